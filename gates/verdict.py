@@ -1,0 +1,240 @@
+"""The verdict: one object that feeds the exit code, JSON, JUnit, Markdown and the HTML report.
+
+It holds numbers and words, and no rule: how a cell is decided is in ``rules.py`` and its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from evalgate.errors import ExitCode
+from evalgate.records import Cell, DocumentId
+
+if TYPE_CHECKING:
+    from evalgate.gates.policy import Policy
+
+
+class Status(StrEnum):
+    """What a verdict, or one cell of it, says; worst first."""
+
+    TAMPERED = "TAMPERED"
+    ERROR = "ERROR"
+    BLOCK = "BLOCK"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    PASS = "PASS"
+
+
+class Reason(StrEnum):
+    """Why the verdict is what it is, for machines; ``Verdict.reason`` says it in words."""
+
+    ALL_PASSED = "all-passed"
+    BELOW_BAR = "below-bar"
+    REGRESSION = "regression"
+    UNDECIDED = "undecided"
+    NO_REGRESSION_SEEN = "no-regression-seen"
+    EMPTY_RUN = "empty-run"
+    DUPLICATE_TRIALS = "duplicate-trials"
+    UNKNOWN_CELLS = "unknown-cells"
+    MISSING_CELLS = "missing-cells"
+    MISSING_TRIALS = "missing-trials"
+    TOO_FEW_SEEDS = "too-few-seeds"
+    TOO_MANY_ERRORS = "too-many-errors"
+    TRUNCATED_SHARE = "truncated-share"
+    EMPTY_SHARE = "empty-share"
+    FLOOR_BROKEN = "floor-broken"
+    PROFILE_NOT_EFFECTIVE = "profile-not-effective"
+    BASELINE_REQUIRED = "baseline-required"
+    BASELINE_NOT_COMPARABLE = "baseline-not-comparable"
+    BASELINE_INVALID = "baseline-invalid"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Interval(_Part):
+    """A two-sided 95% Clopper-Pearson interval, for display only; no verdict is read from it."""
+
+    lower: float
+    upper: float
+
+
+class RunRef(_Part):
+    """Which run was judged, bound to what it ran."""
+
+    run_id: str
+    suite: DocumentId
+    profile: DocumentId
+    model: str
+    weights_sha256: str
+    tokenizer_sha256: str
+    backend: str
+    seed_set: str
+    seeds: int
+    """Seeds that the run planned; the verdict's ``n`` says how many were counted."""
+
+
+class PairedResult(_Part):
+    """A cell of the candidate against the same trials of the baseline."""
+
+    n: int
+    """Trials that both hold."""
+    k_baseline: int
+    """Trials that the baseline has right."""
+    b: int
+    """Breaks (baseline right, candidate wrong) as the BLOCK test counts them: an error is no break."""
+    c: int
+    """Gains (baseline wrong, candidate right) as the BLOCK test counts them: an error is a gain."""
+    p_value: float
+    """Exact one-sided McNemar: P(Bin(b + c, 1/2) >= b)."""
+    alpha: float
+    """BLOCK iff ``p_value`` <= ``alpha``: the paired budget over the number of cells."""
+    breaks: int
+    """Breaks as the PASS test counts them: an error is a break."""
+    breaks_max: int | None
+    """PASS needs ``breaks`` <= this; None: no outcome can pass at this n and margin."""
+    margin: float
+    """d of the break bound: PASS shows that at most this share of trials breaks."""
+    status: Status
+    """PASS (the break bound holds), BLOCK (McNemar) or INCONCLUSIVE."""
+
+
+class CellVerdict(_Part):
+    """One cell: the counts, the integers that decide, and what they decided."""
+
+    cell: Cell
+    tier: Literal["primary", "guard"]
+    status: Status
+    reason: str
+    """Plain words: ``recalled 71/100; PASS needs at least 96, BLOCK is at most 82``."""
+    n: int
+    k: int
+    """Trials that are correct."""
+    errors: int
+    """Trials with outcome ``error``: failures in the PASS test, successes in the BLOCK test."""
+    outcomes: dict[str, int]
+    """How many trials had each outcome; outcomes that did not occur are absent."""
+    bar: float
+    interval: Interval | None
+    """Of k/n; None where n is 0."""
+    lower_bound: float | None
+    """One-sided Clopper-Pearson lower bound at the policy's ``alpha.pass``; None where n is 0."""
+    pass_min: int | None
+    """PASS needs k >= this; None: no k passes at this n, or the cell is a guard, which never passes."""
+    block_max: int | None
+    """BLOCK iff k + errors <= this; None: no k blocks at this n."""
+    absolute: Status
+    """What the bar alone says, before the baseline is looked at."""
+    n_needed: int | None = None
+    """Seeds at which the observed share would pass, where the cell is INCONCLUSIVE and any number would do."""
+    baseline: PairedResult | None = None
+
+
+class Check(_Part):
+    """One condition that the run must meet before its recall means anything."""
+
+    name: str
+    status: Literal["ok", "failed", "not-applicable"]
+    detail: str
+
+
+class FloorBand(_Part):
+    """``single`` at the shortest length in one band; broken iff ``k + errors`` <= ``k_max``."""
+
+    band: str
+    n: int
+    k: int
+    errors: int
+    k_max: int | None
+    broken: bool
+
+
+class Floor(_Part):
+    """Whether the set-up can retrieve at all, judged on a run without compression."""
+
+    status: Literal["ok", "broken", "not-judged", "off"]
+    judged_on: Literal["baseline", "run"] | None
+    task: str | None
+    length: int | None
+    bar: float | None
+    bands: list[FloorBand] = Field(default_factory=list)
+    detail: str
+
+
+class Flip(_Part):
+    """One trial whose answer changed between right and wrong from baseline to candidate."""
+
+    trial_id: str
+    seed: int
+    cell: Cell
+    depth: float
+    expected: str
+    baseline_answer: str
+    candidate_answer: str
+    candidate_outcome: str
+    kind: Literal["lost", "gained"]
+
+
+class Churn(_Part):
+    """How many trials changed between right and wrong, over all judged cells (clustered: display only)."""
+
+    n: int
+    lost: int
+    gained: int
+    limit: float
+    """Share above which the verdict carries the warning ``churn``."""
+
+
+class Warning(_Part):
+    """Something the reader should know that does not decide."""
+
+    code: str
+    detail: str
+
+
+class Verdict(_Part):
+    """What the gate says about one run under one policy, with everything needed to show why."""
+
+    schema_version: Literal[1] = 1
+    status: Status
+    reason: str
+    """One sentence that names the deciding cells."""
+    reason_code: Reason
+    on_inconclusive: Literal["hold", "block", "warn"]
+    policy: DocumentId
+    policy_body: dict[str, object]
+    """The policy with every default filled in, as it was applied."""
+    run: RunRef
+    baseline_run: RunRef | None
+    n: int | None
+    """Seeds counted per primary cell: the largest look not above the seeds that are in; None: there is none."""
+    looks: list[int]
+    cells: list[CellVerdict]
+    validity: list[Check]
+    floor: Floor | None
+    """None where the run is too broken to ask."""
+    churn: Churn | None
+    flips: list[Flip]
+    warnings: list[Warning]
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """Return the status that wins: TAMPERED > ERROR > BLOCK > INCONCLUSIVE > PASS; nothing at all is ERROR."""
+    order = list(Status)
+    return min(statuses, key=order.index, default=Status.ERROR)
+
+
+def exit_code(verdict: Verdict, policy: Policy) -> ExitCode:
+    """Return the exit code that the verdict means under the policy's ``on_inconclusive``."""
+    if verdict.status is Status.INCONCLUSIVE:
+        return {"hold": ExitCode.INCONCLUSIVE, "block": ExitCode.BLOCK, "warn": ExitCode.PASS}[policy.on_inconclusive]
+    return {
+        Status.PASS: ExitCode.PASS,
+        Status.BLOCK: ExitCode.BLOCK,
+        Status.ERROR: ExitCode.ERROR,
+        Status.TAMPERED: ExitCode.TAMPERED,
+    }[verdict.status]
