@@ -12,7 +12,7 @@ It is made of differentiable torch operations; it knows nothing of layers, slots
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,9 @@ from torch import Tensor
 
 CHUNK = 64
 SUB = 16
+
+AtGrid = Callable[[int, Tensor], Tensor]
+"""Called as ``at_grid(tokens, state)`` after each whole chunk; what it returns is the state from there on."""
 
 
 class KdaResult(NamedTuple):
@@ -58,47 +61,48 @@ def chunk_kda(
     initial_state: Tensor | None = None,
     *,
     snapshot_at: Sequence[int] = (),
+    at_grid: AtGrid | None = None,
 ) -> KdaResult:
     """The chunk form of :func:`reference_kda`; same shapes and meaning.
 
     Chunks start at token 0 of the stretch, so a stretch that starts on the 64-grid gives bitwise the states of a
     longer one that holds it.  ``snapshot_at`` names token counts (multiples of 64, at most T) whose states are
-    returned as copies.  Raises ValueError for a snapshot off the grid.
+    returned as copies.  ``at_grid`` may replace the state at each multiple of 64 up to T (a lossy codec does).
+    Raises ValueError for a snapshot off the grid.
     """
     batch, length, heads, width = k.shape
     off_grid = [t for t in snapshot_at if t % CHUNK or not 0 <= t <= length]
     if off_grid:
         raise ValueError(f"snapshots at {off_grid}: expected multiples of {CHUNK} between 0 and {length}")
-    chunks = -(-length // CHUNK)
-    pad = chunks * CHUNK - length
+    state = v.new_zeros(batch, heads, width, v.shape[-1]) if initial_state is None else initial_state
+    if not length:
+        return KdaResult(v.new_zeros(batch, 0, heads, v.shape[-1]), state, {t: state.clone() for t in snapshot_at})
+    pad = -length % CHUNK
     q, k, v, g = (_chunked(x, pad) for x in (q, k, v, g))
     b = _chunked(beta[..., None], pad)
 
     decay = g.cumsum(dim=-2)
-    scores_k, scores_q = _scores(q, k, decay)
+    grown = decay.exp()
+    scores_k, scores_q = _scores(q, k, g, decay)
     solved = torch.linalg.solve_triangular(
-        scores_k * b, torch.cat([k * decay.exp() * b, v * b], dim=-1), upper=False, unitriangular=True
+        scores_k * b, torch.cat([k * grown * b, v * b], dim=-1), upper=False, unitriangular=True
     )
     w, u = solved[..., :width], solved[..., width:]
-    read = q * decay.exp()
     last = decay[..., -1:, :]
     keep = (k * (last - decay).exp()).transpose(-1, -2)
     fade = last.exp().transpose(-1, -2)
 
-    state = v.new_zeros(batch, heads, width, v.shape[-1]) if initial_state is None else initial_state
-    wanted = set(snapshot_at)
-    snapshots = {0: state.clone()} if 0 in wanted else {}
-    outputs = []
-    for n in range(chunks):
+    states, writes = [state], []
+    for n in range(u.shape[2]):
         written = u[:, :, n] - w[:, :, n] @ state
-        outputs.append(read[:, :, n] @ state + scores_q[:, :, n] @ written)
         state = fade[:, :, n] * state + keep[:, :, n] @ written
-        if (n + 1) * CHUNK in wanted:
-            snapshots[(n + 1) * CHUNK] = state.clone()
-    if not outputs:
-        return KdaResult(v.new_zeros(batch, 0, heads, v.shape[-1]), state, snapshots)
-    output = torch.cat(outputs, dim=2)[:, :, :length].transpose(1, 2)
-    return KdaResult(output, state, snapshots)
+        if at_grid is not None and (n + 1) * CHUNK <= length:
+            state = at_grid((n + 1) * CHUNK, state)
+        states.append(state)
+        writes.append(written)
+    output = (q * grown) @ torch.stack(states[:-1], dim=2) + scores_q @ torch.stack(writes, dim=2)
+    output = output.flatten(2, 3)[:, :, :length].transpose(1, 2)
+    return KdaResult(output, state, {t: states[t // CHUNK].clone() for t in snapshot_at})
 
 
 def _chunked(x: Tensor, pad: int) -> Tensor:
@@ -109,36 +113,53 @@ def _chunked(x: Tensor, pad: int) -> Tensor:
     return x.reshape(x.shape[0], x.shape[1], -1, CHUNK, x.shape[-1])
 
 
-def _scores(q: Tensor, k: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-    """Decayed products within a chunk, ``[..., 64, 64]``: k·k (lower triangle with diagonal) and q·k.
+def _scores(q: Tensor, k: Tensor, g: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+    """Decayed products within a chunk, ``[..., 64, 64]``: k·k and q·k, lower triangle with diagonal.
 
     Entry (i, j) is sum_d x_id k_jd exp(G_id - G_jd).  Off-diagonal sub-blocks factor it at the last token before
-    the row block, where both exponents are <= 0; diagonal sub-blocks take the difference pair by pair.
+    the row block, where both exponents are <= 0; diagonal sub-blocks multiply the decays between i and j.
     """
-    rows_k, rows_q = [], []
-    for start in range(0, CHUNK, SUB):
+    subs = [x.unflatten(-2, (CHUNK // SUB, SUB)) for x in (q, k, g)]
+    diagonal = _diagonal(*subs)
+    both = torch.stack([k, q], dim=-3)
+    rows = []
+    for block, start in enumerate(range(0, CHUNK, SUB)):
         row = slice(start, start + SUB)
-        diagonal = _diagonal(q[..., row, :], k[..., row, :], decay[..., row, :])
-        parts = [diagonal]
+        parts = [diagonal[..., block, :, :]]
         if start:
             anchor = decay[..., start - 1 : start, :]
-            fall = (decay[..., row, :] - anchor).exp()
-            left = torch.cat([k[..., row, :] * fall, q[..., row, :] * fall], dim=-2)
+            left = both[..., row, :] * (decay[..., row, :] - anchor).exp().unsqueeze(-3)
             right = k[..., :start, :] * (anchor - decay[..., :start, :]).exp()
-            parts.insert(0, left @ right.transpose(-1, -2))
+            parts.insert(0, (left.flatten(-3, -2) @ right.transpose(-1, -2)).unflatten(-2, (2, SUB)))
         if start + SUB < CHUNK:
-            parts.append(diagonal.new_zeros(*diagonal.shape[:-1], CHUNK - SUB - start))
-        both = torch.cat(parts, dim=-1)
-        rows_k.append(both[..., :SUB, :])
-        rows_q.append(both[..., SUB:, :])
-    return torch.cat(rows_k, dim=-2), torch.cat(rows_q, dim=-2)
+            parts.append(k.new_zeros(*k.shape[:-2], 2, SUB, CHUNK - SUB - start))
+        rows.append(torch.cat(parts, dim=-1))
+    whole = torch.cat(rows, dim=-2)
+    return whole[..., 0, :, :], whole[..., 1, :, :]
 
 
-def _diagonal(q: Tensor, k: Tensor, decay: Tensor) -> Tensor:
-    """Rows k then rows q against the columns k of one sub-block, ``[..., 32, 16]``, zero above the diagonal."""
-    above = torch.ones(SUB, SUB, dtype=torch.bool, device=q.device).triu(1)
-    gap = (decay.unsqueeze(-2) - decay.unsqueeze(-3)).masked_fill(above[..., None], float("-inf"))
-    weighted = gap.exp() * k.unsqueeze(-3)
-    rows = torch.stack([k, q], dim=-2)
-    both = rows @ weighted.transpose(-1, -2)
-    return torch.cat([both[..., 0, :], both[..., 1, :]], dim=-2)
+def _diagonal(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
+    """Rows k and q against the columns k of each sub-block: ``[..., S, 16, D]`` -> ``[..., 2, S, 16, 16]``.
+
+    Column by column below the diagonal, the decay between i and j = i - offset is a product of exp(g) <= 1: it can
+    underflow to the 0 that it is, never overflow, and takes one exp for each gate.
+    """
+    alpha = g.exp()
+    both = torch.stack([k, q], dim=-4)
+    bands = [(both * k.unsqueeze(-4)).sum(-1)]
+    fall = alpha[..., 1:, :]
+    for offset in range(1, SUB):
+        column = fall * k[..., : SUB - offset, :]
+        bands.append((both[..., offset:, :] * column.unsqueeze(-4)).sum(-1))
+        fall = fall[..., 1:, :] * alpha[..., 1 : SUB - offset, :]
+    bands.append(torch.zeros_like(bands[-1]))
+    return torch.cat(bands, dim=-1).index_select(-1, _skew(q.device)).unflatten(-1, (SUB, SUB))
+
+
+def _skew(device: torch.device) -> Tensor:
+    """Where entry (i, j) of a sub-block lies in a row of bands 0..15, each 16 - band long, and one zero."""
+    i = torch.arange(SUB, device=device)[:, None]
+    j = torch.arange(SUB, device=device)[None, :]
+    band = i - j
+    start = band * SUB - band * (band - 1) // 2
+    return torch.where(band >= 0, start + j, SUB * (SUB + 1) // 2).flatten()
