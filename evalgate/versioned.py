@@ -18,7 +18,7 @@ import rfc8785
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evalgate.errors import InvalidDocumentError, TamperedError, UnknownNameError, nearest
+from evalgate.errors import InvalidDocumentError, StorageError, TamperedError, UnknownNameError, nearest
 
 VERSION_PATTERN = r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
@@ -57,9 +57,11 @@ class _StrictLoader(yaml.SafeLoader):
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it untyped
+        key = loader.construct_object(key_node, deep=True)
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, str):
+            raise InvalidDocumentError(f"line {line}: key {key!r} is not text; quote it if it is meant")
         if key in seen:
-            line = key_node.start_mark.line + 1
             raise InvalidDocumentError(f"line {line}: key {key!r} is given twice; keep one of them")
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
@@ -79,14 +81,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidDocumentError(f"{path}: cannot be read ({error})") from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Read one YAML mapping from ``text``; ``where`` names it in the message of InvalidDocumentError."""
     try:
         body = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - subclass of the safe loader
     except yaml.YAMLError as error:
-        raise InvalidDocumentError(f"{path}: not valid YAML: {error}") from error
+        raise InvalidDocumentError(f"{where}: not valid YAML: {error}") from error
     except InvalidDocumentError as error:
-        raise InvalidDocumentError(f"{path}: {error}") from error
+        raise InvalidDocumentError(f"{where}: {error}") from error
     if not isinstance(body, dict):
-        raise InvalidDocumentError(f"{path}: found {type(body).__name__}, expected a mapping of fields")
+        raise InvalidDocumentError(f"{where}: found {type(body).__name__}, expected a mapping of fields")
     return body
 
 
@@ -174,6 +181,19 @@ class Library(NamedTuple):
             raise InvalidDocumentError(f"{path}: says it is {document.ref}, but its place says {name}@{version}")
         self._check_lock(document, path.parent / "lock.json")
         return document
+
+    def lock(self, model: type[D], name: str) -> Path:
+        """Write ``NAME/lock.json`` with the digest of every version, and return its path.
+
+        Raises as ``load`` does; a version that is locked already keeps its digest, so an edited one is TamperedError.
+        """
+        digests = {version: self.load(model, f"{name}@{version}").digest for version in self.versions(name)}
+        path = self.root / name / "lock.json"
+        try:
+            path.write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot write {path} ({error.strerror or error}); make its folder writable") from error
+        return path
 
     def _check_lock(self, document: Document, lock: Path) -> None:
         if not lock.is_file():

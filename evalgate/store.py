@@ -1,0 +1,314 @@
+"""The run folder: what a run leaves on the disk, whole at every moment.
+
+    RUN/manifest.json       identity and status; carries the digest of its own fields
+    RUN/parts/3-0.parquet   one haystack (seed 3, stream 0) while running: trials, contexts in the metadata
+    RUN/contexts.parquet    merged when the run completes
+    RUN/trials.parquet
+    RUN/counters.json
+    RUN/verdicts/NAME.json  what gates said of it
+
+A haystack is the unit of commit: its part is there whole or not at all, so a run killed at any moment resumes
+and no trial is lost or counted twice. The manifest is written last and names the digest of each result file.
+The store does not know what a suite asks, what a model is, or what a verdict means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from evalgate import disk
+from evalgate.errors import InvalidRunError, MismatchError, StorageError, TamperedError
+from evalgate.records import Context, Manifest, Trial
+from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
+from evalgate.versioned import canonical_digest
+
+__all__ = ["RunFolder"]
+
+MANIFEST = "manifest.json"
+CONTEXTS = "contexts.parquet"
+TRIALS = "trials.parquet"
+COUNTERS = "counters.json"
+DIGEST_FIELD = "sha256"
+"""Extra field of manifest.json: the digest of all others. In the same file, so that one rename writes both."""
+
+_PART_NAME = re.compile(r"^(\d+)-(\d+)\.parquet$")
+
+
+class RunFolder:
+    """A run folder at ``path``. Nothing is cached: every method reads the disk.
+
+    Every method may raise StorageError when the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest) -> Self:
+        """Make the folder with ``manifest``. Raises MismatchError where a run is there already."""
+        if (path / MANIFEST).exists():
+            raise MismatchError(f"{path} already holds a run; resume it with its own command, or choose another --out")
+        folder = cls(path)
+        disk.make_folder(path / "parts")
+        folder.write_manifest(manifest)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a folder that is there. Raises InvalidRunError: no such folder, or no run in it."""
+        if not path.is_dir():
+            raise InvalidRunError(f"run folder {path} does not exist; make it with `evalgate run SUITE --out {path}`")
+        if not (path / MANIFEST).is_file():
+            raise InvalidRunError(f"{path} is not a run folder: found no {MANIFEST} in it")
+        return cls(path)
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the folder for one writing process; the hold ends with the process, however it dies."""
+        lock = self.path / ".lock"
+        with disk.told("lock", lock):
+            file = lock.open("wb")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"another process is writing {self.path}; wait for it, or choose another --out"
+                ) from error
+            disk.sweep(self.path)
+            if (self.path / "parts").is_dir():
+                disk.sweep(self.path / "parts")
+            yield
+
+    def manifest(self) -> Manifest:
+        """Read the manifest. Raises InvalidRunError (missing, unparsable) or TamperedError (its digest differs)."""
+        path = self.path / MANIFEST
+        content = disk.read(path)
+        if content is None:
+            raise InvalidRunError(f"{self.path} is not a run folder: found no {MANIFEST} in it")
+        try:
+            body = json.loads(content)
+            stated = body.pop(DIGEST_FIELD)
+            manifest = Manifest.model_validate(body)
+            actual = canonical_digest(body)
+        except ValidationError as error:
+            raise InvalidRunError(f"{path}: not a manifest of this version ({_faults(error)}); {_RERUN}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InvalidRunError(f"{path}: not a readable manifest ({error!r}); {_RERUN}") from error
+        if stated != actual:
+            raise TamperedError(f"{path} was changed after it was written: digest {actual[:12]}, recorded {stated}")
+        return manifest
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest whole, with the digest of its fields."""
+        body = manifest.model_dump(mode="json")
+        disk.replace(self.path / MANIFEST, _json({**body, DIGEST_FIELD: canonical_digest(body)}))
+
+    def write_part(self, seed: int, stream: int, contexts: Sequence[Context], trials: Sequence[Trial]) -> None:
+        """Commit one haystack, in place of one that is there. Raises InvalidRunError: not this haystack's records."""
+        part = Part(list(contexts), list(trials))
+        fault = part.fault(seed, stream)
+        if fault:
+            raise InvalidRunError(f"haystack {seed}-{stream} was not written: {fault}")
+        disk.make_folder(self.path / "parts")
+        disk.replace(self.path / "parts" / f"{seed}-{stream}.parquet", pack_part(part))
+
+    def done(self) -> set[tuple[int, int]]:
+        """(seed, stream) of every haystack that is kept; a part that is torn or says another haystack is deleted.
+
+        Raises TamperedError where merged results were changed by hand: a resumed run must not wash them clean.
+        """
+        merged = {(trial.seed, trial.stream) for trial in self._merged().trials}
+        return merged | self._parts(drop_torn=True).keys()
+
+    def finish(self, manifest: Manifest, counters: dict[str, int]) -> Manifest:
+        """Merge all parts, record the digests in the manifest, written last, and drop the parts.
+
+        Returns the manifest as written: ``manifest`` with status ``complete`` and ``files``.
+        Raises InvalidRunError: no trials at all, or a trial twice.
+        """
+        kept = self._kept()
+        if not kept.trials:
+            raise InvalidRunError(f"{self.path} holds no trials, so it cannot be completed; {_RERUN}")
+        contents = {
+            CONTEXTS: pack(Context, kept.contexts),
+            TRIALS: pack(Trial, kept.trials),
+            COUNTERS: _json(counters),
+        }
+        if self.manifest().files:
+            # Results are about to change: what was recorded of the old ones must not accuse the new ones.
+            self.write_manifest(manifest.model_copy(update={"status": "running", "files": {}}))
+        for name, content in contents.items():
+            disk.replace(self.path / name, content)
+        files = {name: _sha256(content) for name, content in contents.items()}
+        complete = manifest.model_copy(update={"status": "complete", "files": files})
+        self.write_manifest(complete)
+        self._drop_parts()
+        return complete
+
+    def trials(self) -> list[Trial]:
+        """All kept trials by seed, stream and trial id; of a run that is not complete, those committed so far."""
+        return self._kept().trials
+
+    def contexts(self) -> list[Context]:
+        """All kept contexts by seed, stream and length."""
+        return self._kept().contexts
+
+    def counters(self) -> dict[str, int]:
+        """Backend counters of a complete run; empty before. Raises InvalidRunError: unparsable."""
+        content = disk.read(self.path / COUNTERS)
+        return {} if content is None else _parse_counters(self.path / COUNTERS, content)
+
+    def verify(self) -> Manifest:
+        """Return the manifest of a complete run whose files are all as they were written.
+
+        Raises InvalidRunError (not complete, empty, a file missing or unparsable) or TamperedError (a file that
+        still parses but whose digest differs).
+        """
+        manifest = self.manifest()
+        if manifest.status != "complete":
+            kept = len(self._parts())
+            raise InvalidRunError(
+                f"{self.path} is {manifest.status}: {kept} haystacks of {manifest.seeds} seeds are kept; "
+                "finish it with the same `evalgate run` command"
+            )
+        _parse_counters(self.path / COUNTERS, self._result(COUNTERS, manifest.files))
+        if not self._merged().trials:
+            raise InvalidRunError(f"{self.path} is empty: a complete run has at least one trial; {_RERUN}")
+        return manifest
+
+    def write_verdict(self, name: str, body: dict[str, Any]) -> Path:
+        """Write ``verdicts/NAME.json`` whole and return its path."""
+        assert re.fullmatch(r"[\w@.+-]+", name), f"a verdict's name is a file name, not {name!r}"
+        disk.make_folder(self.path / "verdicts")
+        path = self.path / "verdicts" / f"{name}.json"
+        disk.replace(path, _json(body))
+        return path
+
+    def _kept(self) -> Part:
+        """Merged results and parts together, sorted. Raises InvalidRunError: a trial twice."""
+        merged = self._merged()
+        # Parts of a haystack that is merged are leftovers of a process killed between the manifest and the clean-up.
+        merged_keys = {(trial.seed, trial.stream) for trial in merged.trials}
+        fresh = [part for key, part in self._parts().items() if key not in merged_keys]
+        trials = [*merged.trials, *(trial for part in fresh for trial in part.trials)]
+        contexts = [*merged.contexts, *(context for part in fresh for context in part.contexts)]
+        _refuse_duplicates(self.path, "trial", [trial.trial_id for trial in trials])
+        _refuse_duplicates(self.path, "context", [context.context_id for context in contexts])
+        trials.sort(key=lambda t: (t.seed, t.stream, t.trial_id))
+        contexts.sort(key=lambda c: (c.seed, c.stream, c.length, c.context_id))
+        return Part(contexts, trials)
+
+    def _merged(self) -> Part:
+        """Merged results; nothing before the first merge."""
+        recorded = self.manifest().files
+        if not recorded and not (self.path / TRIALS).exists():
+            return Part([], [])
+        trials = _unpacked(self.path / TRIALS, Trial, self._result(TRIALS, recorded))
+        contexts = _unpacked(self.path / CONTEXTS, Context, self._result(CONTEXTS, recorded))
+        # A process killed while merging may have left more contexts than trials; the parts still hold those.
+        keys = {(trial.seed, trial.stream) for trial in trials}
+        return Part([context for context in contexts if (context.seed, context.stream) in keys], trials)
+
+    def _result(self, name: str, recorded: dict[str, str]) -> bytes:
+        """Bytes of a result file, equal to what the manifest recorded; while merging nothing is recorded."""
+        path = self.path / name
+        content = disk.read(path)
+        if content is None:
+            raise InvalidRunError(f"{path} is missing; put it back, or {_RERUN}")
+        actual = _sha256(content)
+        if not recorded or actual == recorded.get(name):
+            return content
+        if name == COUNTERS:
+            _parse_counters(path, content)
+        else:
+            _unpacked(path, Trial if name == TRIALS else Context, content)
+        raise TamperedError(
+            f"{path} was changed after it was written: sha256 {actual[:12]}, "
+            f"recorded {recorded.get(name, 'none')[:12]}; put it back, or {_RERUN}"
+        )
+
+    def _parts(self, *, drop_torn: bool = False) -> dict[tuple[int, int], Part]:
+        found: dict[tuple[int, int], Part] = {}
+        folder = self.path / "parts"
+        if not folder.is_dir():
+            return found
+        with disk.told("list", folder):
+            names = sorted(path.name for path in folder.iterdir())
+        for name in names:
+            match = _PART_NAME.match(name)
+            if match is None:
+                continue
+            seed, stream = int(match[1]), int(match[2])
+            part = _whole_part(folder / name, seed, stream)
+            if part is not None:
+                found[seed, stream] = part
+            elif drop_torn:
+                with disk.told("delete the torn part", folder / name):
+                    (folder / name).unlink(missing_ok=True)
+        return found
+
+    def _drop_parts(self) -> None:
+        # The run is complete without them, and what stays is dropped by the next look at the folder.
+        with contextlib.suppress(OSError):
+            for path in (self.path / "parts").glob("*.parquet"):
+                if _PART_NAME.match(path.name):
+                    path.unlink()
+            (self.path / "parts").rmdir()
+
+
+_RERUN = "run again into a new folder"
+
+
+def _whole_part(path: Path, seed: int, stream: int) -> Part | None:
+    """Return the part at ``path``, or None where it is torn or says another haystack than its name."""
+    try:
+        part = unpack_part(disk.read(path) or b"")
+    except UnreadableTableError:
+        return None
+    return None if part.fault(seed, stream) else part
+
+
+def _unpacked(path: Path, kind: type[Any], content: bytes) -> list[Any]:
+    try:
+        return unpack(kind, content)
+    except UnreadableTableError as error:
+        raise InvalidRunError(f"{path}: {error}; put it back, or {_RERUN}") from error
+
+
+def _parse_counters(path: Path, content: bytes) -> dict[str, int]:
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRunError(f"{path}: not JSON ({error}); put it back, or {_RERUN}") from error
+    if not isinstance(body, dict):
+        raise InvalidRunError(f"{path}: expected a JSON object of counters; put it back, or {_RERUN}")
+    return body
+
+
+def _refuse_duplicates(path: Path, what: str, ids: Sequence[str]) -> None:
+    repeated = [name for name, times in Counter(ids).items() if times > 1]
+    if repeated:
+        raise InvalidRunError(f"{path} holds {what} {repeated[0]} more than once; {_RERUN}")
+
+
+def _faults(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:3])
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return (json.dumps(body, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

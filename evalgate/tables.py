@@ -1,0 +1,127 @@
+"""Trials and contexts as parquet, and back; every value checked on the way in.
+
+A table knows its columns and their types, not where it is kept or what run it belongs to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import typing
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evalgate.records import Context, Outcome, Trial
+
+__all__ = ["Part", "UnreadableTableError", "pack", "pack_part", "unpack", "unpack_part"]
+
+CONTEXTS_KEY = b"evalgate.contexts"
+"""Schema metadata of a part: its contexts as JSON, so that a part is one file and one rename."""
+
+Row = TypeVar("Row", Trial, Context)
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), Outcome: pa.string()}
+
+
+class UnreadableTableError(ValueError):
+    """Bytes that are not the table they should be; the message says what was found."""
+
+
+class Part(NamedTuple):
+    """What one haystack left behind."""
+
+    contexts: list[Context]
+    trials: list[Trial]
+
+    def fault(self, seed: int, stream: int) -> str | None:
+        """What is wrong with this part as the part of haystack (seed, stream), or None."""
+        if not self.trials:
+            return "it holds no trials"
+        records: list[Trial | Context] = [*self.trials, *self.contexts]
+        strangers = {(record.seed, record.stream) for record in records} - {(seed, stream)}
+        if strangers:
+            return f"it holds records of other haystacks: {sorted(strangers)}"
+        if len({trial.trial_id for trial in self.trials}) < len(self.trials):
+            return "it holds a trial twice"
+        orphans = {trial.context_id for trial in self.trials} - {context.context_id for context in self.contexts}
+        if orphans:
+            return f"it holds trials of contexts that it lacks: {sorted(orphans)}"
+        return None
+
+
+def pack(kind: type[Row], rows: Sequence[Row]) -> bytes:
+    """Parquet bytes of ``rows``, with a checksum on every page."""
+    return _encode(pa.Table.from_pylist([_plain(row) for row in rows], schema=_schema(kind)))
+
+
+def unpack(kind: type[Row], content: bytes) -> list[Row]:
+    """Rows of ``content``. Raises UnreadableTableError: not parquet, truncated, or other columns than ``kind`` has."""
+    return _rows(kind, _decode(kind, content))
+
+
+def pack_part(part: Part) -> bytes:
+    """Parquet bytes of the trials, with the contexts in the schema's metadata."""
+    contexts = json.dumps([_plain(context) for context in part.contexts], allow_nan=False).encode()
+    schema = _schema(Trial).with_metadata({CONTEXTS_KEY: contexts})
+    return _encode(pa.Table.from_pylist([_plain(trial) for trial in part.trials], schema=schema))
+
+
+def unpack_part(content: bytes) -> Part:
+    """Reverse of ``pack_part``. Raises UnreadableTableError."""
+    table = _decode(Trial, content)
+    try:
+        listed = json.loads((table.schema.metadata or {})[CONTEXTS_KEY])
+        contexts = [_row(Context, fields) for fields in listed]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableTableError(f"the part's contexts are missing or not readable ({error})") from error
+    return Part(contexts, _rows(Trial, table))
+
+
+def _schema(kind: type[Row]) -> pa.Schema:
+    hints = typing.get_type_hints(kind)
+    return pa.schema([pa.field(f.name, _ARROW[hints[f.name]], nullable=False) for f in dataclasses.fields(kind)])
+
+
+def _plain(row: Trial | Context) -> dict[str, Any]:
+    # Outcome is a str to Python but not to Arrow.
+    fields = ((f.name, getattr(row, f.name)) for f in dataclasses.fields(row))
+    return {name: value.value if isinstance(value, Outcome) else value for name, value in fields}
+
+
+def _encode(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    return sink.getvalue()
+
+
+def _decode(kind: type[Row], content: bytes) -> pa.Table:
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnreadableTableError(f"not a whole parquet file ({first})") from error
+    expected = _schema(kind)
+    if not table.schema.equals(expected, check_metadata=False):
+        found, wanted = set(table.schema.names), set(expected.names)
+        raise UnreadableTableError(
+            f"other columns than a table of {kind.__name__.lower()}s has: "
+            f"missing {sorted(wanted - found) or 'none'}, unknown {sorted(found - wanted) or 'none'}, or other types"
+        )
+    return table
+
+
+def _rows(kind: type[Row], table: pa.Table) -> list[Row]:
+    try:
+        return [_row(kind, fields) for fields in table.to_pylist()]
+    except (TypeError, ValueError) as error:
+        raise UnreadableTableError(f"a row that is not a {kind.__name__.lower()} ({error})") from error
+
+
+def _row(kind: type[Row], fields: dict[str, Any]) -> Row:
+    if kind is Trial:
+        fields = {**fields, "outcome": Outcome(fields["outcome"])}
+    return kind(**fields)
