@@ -113,7 +113,9 @@ def _fault(model: type[BaseModel], fault: Any) -> str:
         return f"{where}: unknown field{nearest(str(fault['loc'][-1]), known) if known else ''}"
     if fault["type"] == "missing":
         return f"{where}: required field is missing"
-    return f"{where}: {fault['msg']} (found {fault['input']!r})"
+    message = fault["msg"].removeprefix("Value error, ")
+    # A fault between fields has the whole section as its input: too long to show, and no help.
+    return f"{where}: {message}" if isinstance(fault["input"], dict) else f"{where}: {message} (found {fault['input']!r})"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:

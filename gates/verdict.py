@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from evalgate.errors import ExitCode
 from evalgate.records import Cell, DocumentId
+from evalgate.stats import Interval
 
 if TYPE_CHECKING:
     from evalgate.gates.policy import Policy
@@ -36,15 +37,15 @@ class Reason(StrEnum):
     REGRESSION = "regression"
     UNDECIDED = "undecided"
     NO_REGRESSION_SEEN = "no-regression-seen"
+    RUN_INCOMPLETE = "run-incomplete"
     EMPTY_RUN = "empty-run"
     DUPLICATE_TRIALS = "duplicate-trials"
-    UNKNOWN_CELLS = "unknown-cells"
+    UNPLANNED_TRIALS = "unplanned-trials"
     MISSING_CELLS = "missing-cells"
-    MISSING_TRIALS = "missing-trials"
     TOO_FEW_SEEDS = "too-few-seeds"
     TOO_MANY_ERRORS = "too-many-errors"
-    TRUNCATED_SHARE = "truncated-share"
-    EMPTY_SHARE = "empty-share"
+    TOO_MANY_TRUNCATED = "too-many-truncated"
+    TOO_MANY_EMPTY = "too-many-empty"
     FLOOR_BROKEN = "floor-broken"
     PROFILE_NOT_EFFECTIVE = "profile-not-effective"
     BASELINE_REQUIRED = "baseline-required"
@@ -54,13 +55,6 @@ class Reason(StrEnum):
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Interval(_Part):
-    """A two-sided 95% Clopper-Pearson interval, for display only; no verdict is read from it."""
-
-    lower: float
-    upper: float
 
 
 class RunRef(_Part):
@@ -82,7 +76,7 @@ class PairedResult(_Part):
     """A cell of the candidate against the same trials of the baseline."""
 
     n: int
-    """Trials that both hold."""
+    """Seeds that count, as in the cell."""
     k_baseline: int
     """Trials that the baseline has right."""
     b: int
@@ -92,7 +86,9 @@ class PairedResult(_Part):
     p_value: float
     """Exact one-sided McNemar: P(Bin(b + c, 1/2) >= b)."""
     alpha: float
-    """BLOCK iff ``p_value`` <= ``alpha``: the paired budget over the number of cells."""
+    """The paired budget over the number of cells."""
+    b_min: int | None
+    """BLOCK iff b >= this, which says the same as ``p_value`` <= ``alpha``; None: no b of these b + c blocks."""
     breaks: int
     """Breaks as the PASS test counts them: an error is a break."""
     breaks_max: int | None
@@ -112,21 +108,24 @@ class CellVerdict(_Part):
     reason: str
     """Plain words: ``recalled 71/100; PASS needs at least 96, BLOCK is at most 82``."""
     n: int
+    """Seeds that count: those of the look, or ``n_guard`` in a guard cell."""
     k: int
     """Trials that are correct."""
     errors: int
     """Trials with outcome ``error``: failures in the PASS test, successes in the BLOCK test."""
+    missing: int
+    """Seeds of n that the run holds no trial of; they count as errors do."""
     outcomes: dict[str, int]
     """How many trials had each outcome; outcomes that did not occur are absent."""
     bar: float
     interval: Interval | None
-    """Of k/n; None where n is 0."""
+    """Two-sided 95% Clopper-Pearson interval of k/n, for display only; None where n is 0 or nothing was judged."""
     lower_bound: float | None
-    """One-sided Clopper-Pearson lower bound at the policy's ``alpha.pass``; None where n is 0."""
+    """One-sided Clopper-Pearson lower bound at the policy's ``alpha.pass``; None as for ``interval``."""
     pass_min: int | None
     """PASS needs k >= this; None: no k passes at this n, or the cell is a guard, which never passes."""
     block_max: int | None
-    """BLOCK iff k + errors <= this; None: no k blocks at this n."""
+    """BLOCK iff k + errors + missing <= this; None: no k blocks at this n."""
     absolute: Status
     """What the bar alone says, before the baseline is looked at."""
     n_needed: int | None = None
@@ -149,6 +148,7 @@ class FloorBand(_Part):
     n: int
     k: int
     errors: int
+    """Errors and missing trials; they count as recalled."""
     k_max: int | None
     broken: bool
 
@@ -189,7 +189,7 @@ class Churn(_Part):
     """Share above which the verdict carries the warning ``churn``."""
 
 
-class Warning(_Part):
+class Notice(_Part):
     """Something the reader should know that does not decide."""
 
     code: str
@@ -219,7 +219,7 @@ class Verdict(_Part):
     """None where the run is too broken to ask."""
     churn: Churn | None
     flips: list[Flip]
-    warnings: list[Warning]
+    warnings: list[Notice]
 
 
 def worst(statuses: Iterable[Status]) -> Status:

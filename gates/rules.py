@@ -1,0 +1,233 @@
+"""The judge: a pure function of a run, a policy and a baseline. It reads no file, no clock and no environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalgate.errors import MismatchError
+from evalgate.gates.absolute import judge_bar
+from evalgate.gates.explanation import tell_cell, tell_error, tell_verdict
+from evalgate.gates.finding import Finding
+from evalgate.gates.floor import floor_finding, judge_floor
+from evalgate.gates.notices import give_notices
+from evalgate.gates.paired import find_flips, judge_pair, measure_churn
+from evalgate.gates.plan import CellPlan, look, plan
+from evalgate.gates.policy import Policy
+from evalgate.gates.profile import Profile
+from evalgate.gates.run_record import RunRecord
+from evalgate.gates.validity import Case, conditions, structure
+from evalgate.gates.verdict import CellVerdict, Churn, Flip, Floor, Notice, Reason, Status, Verdict, worst
+from evalgate.records import Cell, Manifest, Trial
+from evalgate.stats import clopper_pearson, lower_bound, seeds_to_pass
+
+
+def judge(
+    manifest: Manifest,
+    trials: Sequence[Trial],
+    policy: Policy,
+    baseline: tuple[Manifest, Sequence[Trial]] | None = None,
+    *,
+    profile: Profile | None = None,
+    baseline_profile: Profile | None = None,
+) -> Verdict:
+    """Judge a run under ``policy``, at the largest look not above its seeds.
+
+    ``profile`` and ``baseline_profile`` are what the two runs were asked to run, to hold the effective settings
+    against; without them a policy that requires effective profiles finds ERROR.
+
+    Raises MismatchError (the run is of another suite than the policy's, or the baseline cannot be used at all)
+    or UnsupportedError (a policy with several looks). Everything else is said by the verdict.
+    """
+    run = RunRecord(manifest, trials, profile)
+    other = None if baseline is None else RunRecord(*baseline, baseline_profile)
+    _refuse(run, policy, other)
+    n = look(policy.looks, manifest.seeds)
+    findings = structure(run, policy, n)
+    if n is None or any(finding.failed for finding in findings):
+        return _error(run, policy, other, n, findings, None)
+    case = Case(run, policy, plan(policy, n), other)
+    floor = judge_floor(run, other, policy, n)
+    findings += [*conditions(case), floor_finding(floor)]
+    if any(finding.failed for finding in findings):
+        return _error(run, policy, other, n, findings, floor)
+    return _decide(case, n, findings, floor)
+
+
+def _refuse(run: RunRecord, policy: Policy, baseline: RunRecord | None) -> None:
+    suite = f"{run.manifest.suite.name}@{run.manifest.suite.version}"
+    if suite != policy.suite:
+        raise MismatchError(
+            f"run {run.manifest.run_id} is of suite {suite}, and policy {policy.ref} judges {policy.suite}; "
+            "choose a policy for the run's suite, or run the policy's suite"
+        )
+    if baseline is None:
+        return
+    if policy.baseline.use == "none":
+        raise MismatchError(f"policy {policy.ref} uses no baseline, and one was given; leave --baseline out")
+    if baseline.manifest.run_id == run.manifest.run_id:
+        raise MismatchError(f"run {run.manifest.run_id} was given as its own baseline; give another run")
+
+
+def _decide(case: Case, n: int, findings: Sequence[Finding], floor: Floor) -> Verdict:
+    cells = [_judge_cell(case, planned) for planned in case.plans]
+    smoke = case.policy.kind == "smoke"
+    # Every primary cell must pass; a guard cell has no say unless it blocks.
+    status = worst(cell.status for cell in cells if cell.tier == "primary" or cell.status is Status.BLOCK)
+    flips: list[Flip] = []
+    churn = None
+    if case.baseline is not None:
+        flips = find_flips(case.run, case.baseline, case.plans)
+        churn = measure_churn(flips, case.plans, case.policy.churn_margin)
+    return _verdict(
+        case.run,
+        case.policy,
+        case.baseline,
+        status=status,
+        reason=tell_verdict(status, cells, n, smoke=smoke),
+        reason_code=_reason_code(status, cells, smoke=smoke),
+        n=n,
+        cells=cells,
+        findings=findings,
+        floor=floor,
+        churn=churn,
+        flips=flips,
+        warnings=give_notices(case, cells, floor, churn),
+    )
+
+
+def _reason_code(status: Status, cells: Sequence[CellVerdict], *, smoke: bool) -> Reason:
+    if status is Status.PASS:
+        return Reason.ALL_PASSED
+    if status is Status.BLOCK:
+        return Reason.BELOW_BAR if any(cell.absolute is Status.BLOCK for cell in cells) else Reason.REGRESSION
+    return Reason.NO_REGRESSION_SEEN if smoke else Reason.UNDECIDED
+
+
+def _judge_cell(case: Case, planned: CellPlan) -> CellVerdict:
+    tally = case.run.tally(planned.cell, planned.n)
+    absolute = judge_bar(tally, planned)
+    primary = planned.rule.tier == "primary"
+    pair = judge_pair(case.run, case.baseline, planned) if case.baseline is not None and primary else None
+    status = worst([absolute.status, *([] if pair is None else [pair.status])])
+    needed = None
+    if status is Status.INCONCLUSIVE and planned.may_pass:
+        needed = seeds_to_pass(
+            tally.k,
+            tally.n,
+            planned.rule.min,
+            planned.pass_alpha,
+            breaks=0 if pair is None else pair.breaks,
+            margin=None if pair is None else planned.margin,
+        )
+    return CellVerdict(
+        cell=planned.cell,
+        tier=planned.rule.tier,
+        status=status,
+        reason=tell_cell(tally, planned, absolute, pair),
+        n=tally.n,
+        k=tally.k,
+        errors=tally.errors,
+        missing=tally.missing,
+        outcomes={str(outcome): count for outcome, count in sorted(tally.outcomes.items())},
+        bar=planned.rule.min,
+        interval=clopper_pearson(tally.k, tally.n),
+        lower_bound=lower_bound(tally.k, tally.n, planned.pass_alpha),
+        pass_min=absolute.pass_min,
+        block_max=absolute.block_max,
+        absolute=absolute.status,
+        n_needed=needed,
+        baseline=pair,
+    )
+
+
+def _error(
+    run: RunRecord,
+    policy: Policy,
+    baseline: RunRecord | None,
+    n: int | None,
+    findings: Sequence[Finding],
+    floor: Floor | None,
+) -> Verdict:
+    """Say what is broken. Cells carry their counts and no recall: an invalid run says nothing about the model."""
+    first = next(finding for finding in findings if finding.failed)
+    at_fault = {cell: finding for finding in reversed(findings) if finding.failed for cell in finding.cells}
+    plans = [] if n is None else plan(policy, n)
+    counts = {planned.cell: run.tally(planned.cell, planned.n) for planned in plans}
+    cells = []
+    for cell, rule in policy.rules.items():
+        tally = counts.get(cell) or run.tally(cell, 0)
+        cells.append(
+            CellVerdict(
+                cell=cell,
+                tier=rule.tier,
+                status=Status.ERROR,
+                reason=_fault(cell, at_fault),
+                n=tally.n,
+                k=tally.k,
+                errors=tally.errors,
+                missing=tally.missing,
+                outcomes={str(outcome): count for outcome, count in sorted(tally.outcomes.items())},
+                bar=rule.min,
+                interval=None,
+                lower_bound=None,
+                pass_min=None,
+                block_max=None,
+                absolute=Status.ERROR,
+            )
+        )
+    assert first.reason is not None, "a failed finding has a reason"
+    return _verdict(
+        run,
+        policy,
+        baseline,
+        status=Status.ERROR,
+        reason=tell_error(findings),
+        reason_code=first.reason,
+        n=n,
+        cells=cells,
+        findings=findings,
+        floor=floor,
+        churn=None,
+        flips=[],
+        warnings=[],
+    )
+
+
+def _fault(cell: Cell, at_fault: dict[Cell, Finding]) -> str:
+    return f"at fault: {at_fault[cell].check.name}" if cell in at_fault else "not judged: the run is not valid"
+
+
+def _verdict(
+    run: RunRecord,
+    policy: Policy,
+    baseline: RunRecord | None,
+    *,
+    status: Status,
+    reason: str,
+    reason_code: Reason,
+    n: int | None,
+    cells: list[CellVerdict],
+    findings: Sequence[Finding],
+    floor: Floor | None,
+    churn: Churn | None,
+    flips: list[Flip],
+    warnings: list[Notice],
+) -> Verdict:
+    return Verdict(
+        status=status,
+        reason=reason,
+        reason_code=reason_code,
+        on_inconclusive=policy.on_inconclusive,
+        policy=policy.id,
+        policy_body=policy.model_dump(mode="json", by_alias=True),
+        run=run.ref,
+        baseline_run=None if baseline is None else baseline.ref,
+        n=n,
+        looks=policy.looks,
+        cells=cells,
+        validity=[finding.check for finding in findings],
+        floor=floor,
+        churn=churn,
+        flips=flips,
+        warnings=warnings,
+    )

@@ -1,0 +1,87 @@
+"""What one run says about each cell, seed by seed: the only view of trials that the rules use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from evalgate.gates.profile import Profile
+from evalgate.gates.verdict import RunRef
+from evalgate.records import Cell, Manifest, Outcome, Trial
+
+
+class Tally(NamedTuple):
+    """Counts of one cell over its first n seeds."""
+
+    n: int
+    outcomes: Counter[Outcome]
+    missing: int
+
+    @property
+    def k(self) -> int:
+        """Trials that are correct."""
+        return self.outcomes[Outcome.CORRECT]
+
+    @property
+    def errors(self) -> int:
+        """Trials whose outcome is an error."""
+        return self.outcomes[Outcome.ERROR]
+
+    @property
+    def unknown(self) -> int:
+        """Errors and missing trials: worst case in both directions."""
+        return self.errors + self.missing
+
+
+class RunRecord:
+    """A manifest and its trials, indexed by cell and seed; the first of two trials of a place is kept."""
+
+    def __init__(self, manifest: Manifest, trials: Sequence[Trial], profile: Profile | None) -> None:
+        self.manifest = manifest
+        self.profile = profile
+        self.size = len(trials)
+        self.planned = [Cell(*parts) for parts in manifest.cells]
+        self.duplicates = [name for name, count in Counter(trial.trial_id for trial in trials).items() if count > 1]
+        self.unplanned: list[Trial] = []
+        self._by_cell: dict[Cell, dict[int, Trial]] = {}
+        known = set(self.planned)
+        for trial in trials:
+            if trial.cell not in known or not 0 <= trial.seed < manifest.seeds:
+                self.unplanned.append(trial)
+            elif trial.seed in self._by_cell.setdefault(trial.cell, {}):
+                self.duplicates.append(trial.trial_id)
+            else:
+                self._by_cell[trial.cell][trial.seed] = trial
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell in self._by_cell
+
+    def trial(self, cell: Cell, seed: int) -> Trial | None:
+        """The trial of ``cell`` on haystack ``seed``, or None where the run holds none."""
+        return self._by_cell.get(cell, {}).get(seed)
+
+    def tally(self, cell: Cell, n: int) -> Tally:
+        """Count the outcomes of ``cell`` over seeds 0 .. n-1; a seed without a trial is missing, not left out."""
+        found = [trial for seed in range(n) if (trial := self.trial(cell, seed)) is not None]
+        return Tally(n, Counter(Outcome(trial.outcome) for trial in found), n - len(found))
+
+    def pairs(self, baseline: RunRecord, cell: Cell, n: int) -> Iterator[tuple[Trial | None, Trial | None]]:
+        """(own trial, baseline's trial) of ``cell`` over seeds 0 .. n-1."""
+        return ((self.trial(cell, seed), baseline.trial(cell, seed)) for seed in range(n))
+
+    @property
+    def ref(self) -> RunRef:
+        """Which run this is, for the verdict."""
+        manifest = self.manifest
+        return RunRef(
+            run_id=manifest.run_id,
+            suite=manifest.suite,
+            profile=manifest.profile,
+            model=manifest.model.name,
+            weights_sha256=manifest.model.weights_sha256,
+            tokenizer_sha256=manifest.model.tokenizer_sha256,
+            backend=manifest.engine.backend,
+            seed_set=manifest.seed_set,
+            seeds=manifest.seeds,
+        )

@@ -1,0 +1,194 @@
+"""Validity: the conditions that a run must meet before its recall means anything. A failed one is ERROR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from evalgate.gates.comparable import baseline_check, comparable_check
+from evalgate.gates.effective import profile_faults
+from evalgate.gates.finding import Finding, failed, listed, not_applicable, ok
+from evalgate.gates.plan import CellPlan
+from evalgate.gates.policy import Policy
+from evalgate.gates.run_record import RunRecord
+from evalgate.gates.verdict import Reason
+from evalgate.records import Outcome
+from evalgate.stats import Number, exact
+
+
+class Case(NamedTuple):
+    """What is judged: a run, the policy, the plan at its look, and the baseline if there is one."""
+
+    run: RunRecord
+    policy: Policy
+    plans: Sequence[CellPlan]
+    baseline: RunRecord | None
+
+
+def structure(run: RunRecord, policy: Policy, n: int | None) -> list[Finding]:
+    """Check that there is something to judge at all; where one of these fails, nothing is counted."""
+    return [
+        _complete(run),
+        _not_empty(run),
+        _duplicates(run),
+        _planned(run),
+        _every_cell(run, policy),
+        _enough_seeds(run, policy, n),
+    ]
+
+
+def conditions(case: Case) -> list[Finding]:
+    """Check everything that needs trials to be counted, in the order in which reasons are given."""
+    limits = case.policy.validity
+    return [
+        _effective(case),
+        baseline_check(case.policy, case.plans, case.baseline),
+        comparable_check(case.run, case.plans, case.baseline),
+        _errors(case),
+        _share(case, Outcome.TRUNCATED, limits.max_truncated_share, Reason.TOO_MANY_TRUNCATED),
+        _share(case, Outcome.EMPTY, limits.max_empty_share, Reason.TOO_MANY_EMPTY),
+    ]
+
+
+def exceeds(count: int, n: int, limit: Number) -> bool:
+    """Whether count/n is above ``limit``, decided on integers; 0 of 0 is not."""
+    return count > exact(limit) * n
+
+
+def _complete(run: RunRecord) -> Finding:
+    status = run.manifest.status
+    if status == "complete":
+        return ok("complete", "the run finished")
+    return failed(
+        "complete",
+        Reason.RUN_INCOMPLETE,
+        f"the run's status is {status}, expected complete; run the same command again to resume it",
+    )
+
+
+def _not_empty(run: RunRecord) -> Finding:
+    if run.size:
+        return ok("trials", f"{run.size} trials")
+    return failed("trials", Reason.EMPTY_RUN, "the run holds no trials; run the suite again")
+
+
+def _duplicates(run: RunRecord) -> Finding:
+    if not run.duplicates:
+        return ok("duplicates", "no trial is counted twice")
+    detail = f"{len(run.duplicates)} trials are held twice ({listed(run.duplicates)}), expected once; run it again"
+    return failed("duplicates", Reason.DUPLICATE_TRIALS, detail)
+
+
+def _planned(run: RunRecord) -> Finding:
+    if not run.unplanned:
+        return ok("planned", "every trial is of a cell and seed that the plan names")
+    cells = list(dict.fromkeys(trial.cell for trial in run.unplanned))
+    seeds = sorted({trial.seed for trial in run.unplanned})
+    return failed(
+        "planned",
+        Reason.UNPLANNED_TRIALS,
+        f"{len(run.unplanned)} trials are of cells or seeds that the run's plan does not name "
+        f"(cells {listed(cells)}; seeds {listed(seeds)} of {run.manifest.seeds}); run the suite again",
+        cells,
+    )
+
+
+def _every_cell(run: RunRecord, policy: Policy) -> Finding:
+    # The policy's cells and the plan's: one that was never run must not look like one that passed.
+    required = list(dict.fromkeys([*policy.rules, *run.planned]))
+    missing = [cell for cell in required if cell not in run]
+    if not missing:
+        return ok("cells", f"all {len(required)} cells have trials")
+    unasked = [cell for cell in missing if cell not in set(run.planned)]
+    if unasked:
+        why = f"the policy needs {listed(unasked)}, which the run does not plan; run the policy's suite whole"
+    else:
+        why = f"the run holds no trial of {_gap(run, missing)}, which its plan names; run the same command again"
+    return failed("cells", Reason.MISSING_CELLS, f"{len(missing)} of {len(required)} cells are missing: {why}", missing)
+
+
+def _gap(run: RunRecord, missing: Sequence[object]) -> str:
+    """Name a whole missing length or task as such, else the cells."""
+    for field in ("length", "task", "band", "arm"):
+        values = {getattr(cell, field) for cell in missing}
+        rest = {getattr(cell, field) for cell in run.planned if cell in run}
+        if len(values) == 1 and not values & rest:
+            return f"{field} {values.pop()}"
+    return listed(missing)
+
+
+def _enough_seeds(run: RunRecord, policy: Policy, n: int | None) -> Finding:
+    seeds = run.manifest.seeds
+    guards = any(rule.tier == "guard" for rule in policy.cells)
+    if n is None:
+        needed = policy.looks[0]
+    elif guards and seeds < policy.n_guard:
+        needed = policy.n_guard
+    else:
+        return ok("seeds", f"judged at {n} of {seeds} seeds")
+    detail = f"the run has {seeds} seeds, policy {policy.ref} judges from {needed}; run with --seeds {needed}"
+    return failed("seeds", Reason.TOO_FEW_SEEDS, detail)
+
+
+def _effective(case: Case) -> Finding:
+    if not case.policy.validity.require_effective_profile:
+        return not_applicable("profile", "the policy does not require it")
+    faults = profile_faults(case.run.manifest, case.run.profile)
+    if not faults:
+        return ok("profile", f"{case.run.manifest.profile.name} as the engine reports it")
+    return failed(
+        "profile",
+        Reason.PROFILE_NOT_EFFECTIVE,
+        f"profile {case.run.manifest.profile.name} was not what ran: {listed(faults)}; "
+        "recall under other settings says nothing about it",
+    )
+
+
+def _errors(case: Case) -> Finding:
+    limit = case.policy.validity.max_error_share
+    faults = []
+    for planned in case.plans:
+        tally = case.run.tally(planned.cell, planned.n)
+        if exceeds(tally.unknown, tally.n, limit):
+            gaps = f" ({tally.missing} missing)" if tally.missing else ""
+            faults.append((planned.cell, f"{planned.cell}: {tally.unknown} of {tally.n}{gaps}"))
+    if not faults:
+        return ok("errors", f"at most {limit:.2%} of any cell are errors or missing")
+    return failed(
+        "errors",
+        Reason.TOO_MANY_ERRORS,
+        f"errors and missing trials are above {limit:.2%} in {len(faults)} of {len(case.plans)} cells: "
+        f"{listed([text for _, text in faults])}; mend the backend and run again",
+        [cell for cell, _ in faults],
+    )
+
+
+def _share(case: Case, outcome: Outcome, limit: float, reason: Reason) -> Finding:
+    """``outcome`` above ``limit`` is a broken set-up only where the baseline shows it too; else it is a failure."""
+    over, both = [], []
+    for planned in case.plans:
+        tally = case.run.tally(planned.cell, planned.n)
+        if not exceeds(tally.outcomes[outcome], tally.n, limit):
+            continue
+        over.append(f"{planned.cell}: {tally.outcomes[outcome]} of {tally.n}")
+        if case.baseline is not None:
+            other = case.baseline.tally(planned.cell, planned.n)
+            if exceeds(other.outcomes[outcome], other.n, limit):
+                both.append(planned.cell)
+    name = str(outcome)
+    if both:
+        return failed(
+            name,
+            reason,
+            f"{outcome} answers are above {limit:.2%} here and in the baseline, so the set-up is at fault: "
+            f"{listed(both)}; look at the answer budget and the template",
+            both,
+        )
+    if over:
+        return ok(
+            name,
+            f"above {limit:.2%} in {listed(over)}; the baseline is not, so they count as failures"
+            if case.baseline is not None
+            else f"above {limit:.2%} in {listed(over)}; they count as failures",
+        )
+    return ok(name, f"at most {limit:.2%} of any cell")
