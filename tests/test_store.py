@@ -6,10 +6,8 @@ import hashlib
 import json
 import pickle
 import random
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -360,60 +358,6 @@ def test_writer_sweeps_what_killed_writers_left(running: RunFolder) -> None:
     assert len(running.trials()) == 9
     with running.exclusive():
         assert not left.exists()
-
-
-# A process that commits haystacks for ever and finishes every fourth time, until it is killed.
-_WRITER = """
-import pickle, sys
-from pathlib import Path
-from evalgate.store import RunFolder
-manifest, haystacks = pickle.loads(Path(sys.argv[2]).read_bytes())
-path = Path(sys.argv[1])
-folder = RunFolder.open(path) if (path / "manifest.json").exists() else RunFolder.create(path, manifest)
-print("ready", flush=True)
-with folder.exclusive():
-    todo = [h for h in haystacks if h[:2] not in folder.done()]
-    for count, haystack in enumerate(todo):
-        folder.write_part(*haystack)
-        if count % 4 == 3:
-            folder.finish(manifest, {"haystacks": len(folder.done())})
-            folder.write_manifest(folder.manifest().model_copy(update={"status": "running"}))
-    folder.finish(manifest, {"haystacks": len(folder.done())})
-"""
-
-
-def test_killed_anywhere_it_resumes(tmp_path: Path, make_manifest: MakeManifest, make_haystack: MakeHaystack) -> None:
-    """Killed with SIGKILL at many random moments and started again, a run ends with each trial exactly once."""
-    haystacks = [(seed, 0, *make_haystack(seed)) for seed in range(60)]
-    plan, path = tmp_path / "plan", tmp_path / "run"
-    plan.write_bytes(pickle.dumps((make_manifest(seeds=60), haystacks)))
-    moment = random.Random(3)
-    kept = 0
-    kills = 0
-    for _ in range(20):
-        process = subprocess.Popen([sys.executable, "-c", _WRITER, str(path), str(plan)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(moment.uniform(0, 0.07))
-        process.kill()
-        process.stdout.close()
-        code = process.wait()
-        if path.joinpath("manifest.json").exists():
-            folder = RunFolder.open(path)
-            now = len(folder.done())
-            assert now >= kept, "a committed haystack was lost"
-            kept = now
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        kills += 1
-    else:
-        subprocess.run([sys.executable, "-c", _WRITER, str(path), str(plan)], check=True, capture_output=True)
-
-    assert kills >= 5
-    assert RunFolder.open(path).verify().status == "complete"
-    expected = sorted((t for h in haystacks for t in h[3]), key=lambda t: (t.seed, t.stream, t.trial_id))
-    assert RunFolder.open(path).trials() == expected
 
 
 def test_file_in_the_way_is_a_storage_error(tmp_path: Path, make_manifest: MakeManifest) -> None:
