@@ -62,9 +62,8 @@ def _limits(planned: CellPlan, absolute: Absolute, pair: PairedResult | None) ->
     return words
 
 
-def tell_error(findings: Sequence[Finding]) -> str:
-    """Say the first failed check, and how many more failed."""
-    failed = [finding for finding in findings if finding.failed]
+def tell_error(failed: Sequence[Finding]) -> str:
+    """Say the first of the failed checks, and how many more there are."""
     more = f" ({len(failed) - 1} more checks failed)" if len(failed) > 1 else ""
     return f"ERROR: {failed[0].check.detail}{more}"
 
@@ -90,11 +89,7 @@ def _deciding(word: str, what: str, deciding: Sequence[CellVerdict], cells: Sequ
     worst = min(deciding, key=_rank)
     more = f"; about {worst.n_needed} seeds would pass at this share" if worst.n_needed is not None else ""
     if len(deciding) == 1:
-        return (
-            f"{word}: {worst.cell}{what} {worst.reason}{more}"
-            if not what
-            else (f"{word}: {worst.cell} is{what}: {worst.reason}{more}")
-        )
+        return f"{word}: {worst.cell} {worst.reason}{more}"
     names = name_cells([cell.cell for cell in deciding], [cell.cell for cell in cells])
     return f"{word}: {names}{what} ({len(deciding)} of {len(cells)} cells); worst: {worst.cell} {worst.reason}{more}"
 

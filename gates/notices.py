@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from evalgate.gates.case import Case
 from evalgate.gates.finding import listed
-from evalgate.gates.validity import Case, exceeds
+from evalgate.gates.validity import exceeds
 from evalgate.gates.verdict import CellVerdict, Churn, Floor, Notice
 from evalgate.records import Outcome
 from evalgate.stats import exact

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from evalgate.errors import MismatchError
 from evalgate.gates.absolute import judge_bar
+from evalgate.gates.case import Case
 from evalgate.gates.explanation import tell_cell, tell_error, tell_verdict
 from evalgate.gates.finding import Finding
 from evalgate.gates.floor import floor_finding, judge_floor
 from evalgate.gates.notices import give_notices
 from evalgate.gates.paired import find_flips, judge_pair, measure_churn
 from evalgate.gates.plan import CellPlan, look, plan
-from evalgate.gates.policy import Policy
+from evalgate.gates.policy import CellRule, Policy
 from evalgate.gates.profile import Profile
 from evalgate.gates.run_record import RunRecord
-from evalgate.gates.validity import Case, conditions, structure
-from evalgate.gates.verdict import CellVerdict, Churn, Flip, Floor, Notice, Reason, Status, Verdict, worst
+from evalgate.gates.validity import conditions, structure
+from evalgate.gates.verdict import CellVerdict, Floor, Reason, Status, Verdict, worst
 from evalgate.records import Cell, Manifest, Trial
 from evalgate.stats import clopper_pearson, lower_bound, seeds_to_pass
 
@@ -42,14 +43,14 @@ def judge(
     other = None if baseline is None else RunRecord(*baseline, baseline_profile)
     _refuse(run, policy, other)
     n = look(policy.looks, manifest.seeds)
-    findings = structure(run, policy, n)
+    case = Case(run, policy, other, n, [] if n is None else plan(policy, n))
+    findings = structure(case)
     if n is None or any(finding.failed for finding in findings):
-        return _error(run, policy, other, n, findings, None)
-    case = Case(run, policy, plan(policy, n), other)
+        return _invalid(case, findings, None)
     floor = judge_floor(run, other, policy, n)
     findings += [*conditions(case), floor_finding(floor)]
     if any(finding.failed for finding in findings):
-        return _error(run, policy, other, n, findings, floor)
+        return _invalid(case, findings, floor)
     return _decide(case, n, findings, floor)
 
 
@@ -69,30 +70,23 @@ def _refuse(run: RunRecord, policy: Policy, baseline: RunRecord | None) -> None:
 
 
 def _decide(case: Case, n: int, findings: Sequence[Finding], floor: Floor) -> Verdict:
-    cells = [_judge_cell(case, planned) for planned in case.plans]
     smoke = case.policy.kind == "smoke"
+    cells = [_judge_cell(case, planned) for planned in case.plans]
     # Every primary cell must pass; a guard cell has no say unless it blocks.
     status = worst(cell.status for cell in cells if cell.tier == "primary" or cell.status is Status.BLOCK)
-    flips: list[Flip] = []
-    churn = None
-    if case.baseline is not None:
-        flips = find_flips(case.run, case.baseline, case.plans)
-        churn = measure_churn(flips, case.plans, case.policy.churn_margin)
-    return _verdict(
-        case.run,
-        case.policy,
-        case.baseline,
+    flips = [] if case.baseline is None else find_flips(case.run, case.baseline, case.plans)
+    churn = None if case.baseline is None else measure_churn(flips, case.plans, case.policy.churn_margin)
+    verdict = _verdict(
+        case,
         status=status,
         reason=tell_verdict(status, cells, n, smoke=smoke),
         reason_code=_reason_code(status, cells, smoke=smoke),
-        n=n,
         cells=cells,
         findings=findings,
         floor=floor,
-        churn=churn,
-        flips=flips,
-        warnings=give_notices(case, cells, floor, churn),
     )
+    warnings = give_notices(case, cells, floor, churn)
+    return verdict.model_copy(update={"flips": flips, "churn": churn, "warnings": warnings})
 
 
 def _reason_code(status: Status, cells: Sequence[CellVerdict], *, smoke: bool) -> Reason:
@@ -128,7 +122,7 @@ def _judge_cell(case: Case, planned: CellPlan) -> CellVerdict:
         k=tally.k,
         errors=tally.errors,
         missing=tally.missing,
-        outcomes={str(outcome): count for outcome, count in sorted(tally.outcomes.items())},
+        outcomes=tally.by_name,
         bar=planned.rule.min,
         interval=clopper_pearson(tally.k, tally.n),
         lower_bound=lower_bound(tally.k, tally.n, planned.pass_alpha),
@@ -140,79 +134,59 @@ def _judge_cell(case: Case, planned: CellPlan) -> CellVerdict:
     )
 
 
-def _error(
-    run: RunRecord,
-    policy: Policy,
-    baseline: RunRecord | None,
-    n: int | None,
-    findings: Sequence[Finding],
-    floor: Floor | None,
-) -> Verdict:
+def _invalid(case: Case, findings: Sequence[Finding], floor: Floor | None) -> Verdict:
     """Say what is broken. Cells carry their counts and no recall: an invalid run says nothing about the model."""
-    first = next(finding for finding in findings if finding.failed)
-    at_fault = {cell: finding for finding in reversed(findings) if finding.failed for cell in finding.cells}
-    plans = [] if n is None else plan(policy, n)
-    counts = {planned.cell: run.tally(planned.cell, planned.n) for planned in plans}
-    cells = []
-    for cell, rule in policy.rules.items():
-        tally = counts.get(cell) or run.tally(cell, 0)
-        cells.append(
-            CellVerdict(
-                cell=cell,
-                tier=rule.tier,
-                status=Status.ERROR,
-                reason=_fault(cell, at_fault),
-                n=tally.n,
-                k=tally.k,
-                errors=tally.errors,
-                missing=tally.missing,
-                outcomes={str(outcome): count for outcome, count in sorted(tally.outcomes.items())},
-                bar=rule.min,
-                interval=None,
-                lower_bound=None,
-                pass_min=None,
-                block_max=None,
-                absolute=Status.ERROR,
-            )
-        )
-    assert first.reason is not None, "a failed finding has a reason"
+    failed = [finding for finding in findings if finding.failed]
+    faults = {cell: finding.check.name for finding in reversed(failed) for cell in finding.cells}
+    seeds = {planned.cell: planned.n for planned in case.plans}
+    reason_code = failed[0].reason
+    assert reason_code is not None, "a failed finding has a reason"
     return _verdict(
-        run,
-        policy,
-        baseline,
+        case,
         status=Status.ERROR,
-        reason=tell_error(findings),
-        reason_code=first.reason,
-        n=n,
-        cells=cells,
+        reason=tell_error(failed),
+        reason_code=reason_code,
+        cells=[
+            _unjudged(case.run, cell, rule, seeds.get(cell, 0), faults.get(cell))
+            for cell, rule in case.policy.rules.items()
+        ],
         findings=findings,
         floor=floor,
-        churn=None,
-        flips=[],
-        warnings=[],
     )
 
 
-def _fault(cell: Cell, at_fault: dict[Cell, Finding]) -> str:
-    return f"at fault: {at_fault[cell].check.name}" if cell in at_fault else "not judged: the run is not valid"
+def _unjudged(run: RunRecord, cell: Cell, rule: CellRule, n: int, fault: str | None) -> CellVerdict:
+    tally = run.tally(cell, n)
+    return CellVerdict(
+        cell=cell,
+        tier=rule.tier,
+        status=Status.ERROR,
+        reason="not judged: the run is not valid" if fault is None else f"not judged: failed the check {fault!r}",
+        n=tally.n,
+        k=tally.k,
+        errors=tally.errors,
+        missing=tally.missing,
+        outcomes=tally.by_name,
+        bar=rule.min,
+        interval=None,
+        lower_bound=None,
+        pass_min=None,
+        block_max=None,
+        absolute=Status.ERROR,
+    )
 
 
 def _verdict(
-    run: RunRecord,
-    policy: Policy,
-    baseline: RunRecord | None,
+    case: Case,
     *,
     status: Status,
     reason: str,
     reason_code: Reason,
-    n: int | None,
     cells: list[CellVerdict],
     findings: Sequence[Finding],
     floor: Floor | None,
-    churn: Churn | None,
-    flips: list[Flip],
-    warnings: list[Notice],
 ) -> Verdict:
+    policy = case.policy
     return Verdict(
         status=status,
         reason=reason,
@@ -220,14 +194,11 @@ def _verdict(
         on_inconclusive=policy.on_inconclusive,
         policy=policy.id,
         policy_body=policy.model_dump(mode="json", by_alias=True),
-        run=run.ref,
-        baseline_run=None if baseline is None else baseline.ref,
-        n=n,
+        run=case.run.ref,
+        baseline_run=None if case.baseline is None else case.baseline.ref,
+        n=case.n,
         looks=policy.looks,
         cells=cells,
         validity=[finding.check for finding in findings],
         floor=floor,
-        churn=churn,
-        flips=flips,
-        warnings=warnings,
     )

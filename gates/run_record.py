@@ -29,6 +29,11 @@ class Tally(NamedTuple):
         return self.outcomes[Outcome.ERROR]
 
     @property
+    def by_name(self) -> dict[str, int]:
+        """Outcomes that occurred, by name."""
+        return {str(outcome): count for outcome, count in sorted(self.outcomes.items())}
+
+    @property
     def unknown(self) -> int:
         """Errors and missing trials: worst case in both directions."""
         return self.errors + self.missing
@@ -42,7 +47,7 @@ class RunRecord:
         self.profile = profile
         self.size = len(trials)
         self.planned = [Cell(*parts) for parts in manifest.cells]
-        self.duplicates = [name for name, count in Counter(trial.trial_id for trial in trials).items() if count > 1]
+        twice = [name for name, count in Counter(trial.trial_id for trial in trials).items() if count > 1]
         self.unplanned: list[Trial] = []
         self._by_cell: dict[Cell, dict[int, Trial]] = {}
         known = set(self.planned)
@@ -50,9 +55,11 @@ class RunRecord:
             if trial.cell not in known or not 0 <= trial.seed < manifest.seeds:
                 self.unplanned.append(trial)
             elif trial.seed in self._by_cell.setdefault(trial.cell, {}):
-                self.duplicates.append(trial.trial_id)
+                twice.append(trial.trial_id)
             else:
                 self._by_cell[trial.cell][trial.seed] = trial
+        self.duplicates = list(dict.fromkeys(twice))
+        """Ids of trials that share their id, or their cell and seed, with another."""
 
     def __contains__(self, cell: Cell) -> bool:
         return cell in self._by_cell
@@ -64,7 +71,7 @@ class RunRecord:
     def tally(self, cell: Cell, n: int) -> Tally:
         """Count the outcomes of ``cell`` over seeds 0 .. n-1; a seed without a trial is missing, not left out."""
         found = [trial for seed in range(n) if (trial := self.trial(cell, seed)) is not None]
-        return Tally(n, Counter(Outcome(trial.outcome) for trial in found), n - len(found))
+        return Tally(n, Counter(trial.outcome for trial in found), n - len(found))
 
     def pairs(self, baseline: RunRecord, cell: Cell, n: int) -> Iterator[tuple[Trial | None, Trial | None]]:
         """(own trial, baseline's trial) of ``cell`` over seeds 0 .. n-1."""

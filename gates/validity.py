@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from evalgate.gates.case import Case
 from evalgate.gates.comparable import baseline_check, comparable_check
 from evalgate.gates.effective import profile_faults
 from evalgate.gates.finding import Finding, failed, listed, not_applicable, ok
-from evalgate.gates.plan import CellPlan
 from evalgate.gates.policy import Policy
 from evalgate.gates.run_record import RunRecord
 from evalgate.gates.verdict import Reason
@@ -16,24 +15,15 @@ from evalgate.records import Outcome
 from evalgate.stats import Number, exact
 
 
-class Case(NamedTuple):
-    """What is judged: a run, the policy, the plan at its look, and the baseline if there is one."""
-
-    run: RunRecord
-    policy: Policy
-    plans: Sequence[CellPlan]
-    baseline: RunRecord | None
-
-
-def structure(run: RunRecord, policy: Policy, n: int | None) -> list[Finding]:
+def structure(case: Case) -> list[Finding]:
     """Check that there is something to judge at all; where one of these fails, nothing is counted."""
     return [
-        _complete(run),
-        _not_empty(run),
-        _duplicates(run),
-        _planned(run),
-        _every_cell(run, policy),
-        _enough_seeds(run, policy, n),
+        _complete(case.run),
+        _not_empty(case.run),
+        _duplicates(case.run),
+        _planned(case.run),
+        _every_cell(case.run, case.policy),
+        _enough_seeds(case.run, case.policy, case.n),
     ]
 
 

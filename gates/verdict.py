@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from evalgate.errors import ExitCode
 from evalgate.records import Cell, DocumentId
 from evalgate.stats import Interval
-
-if TYPE_CHECKING:
-    from evalgate.gates.policy import Policy
 
 
 class Status(StrEnum):
@@ -217,24 +214,20 @@ class Verdict(_Part):
     validity: list[Check]
     floor: Floor | None
     """None where the run is too broken to ask."""
-    churn: Churn | None
-    flips: list[Flip]
-    warnings: list[Notice]
+    churn: Churn | None = None
+    """None without a baseline, as ``flips`` is empty."""
+    flips: list[Flip] = Field(default_factory=list)
+    warnings: list[Notice] = Field(default_factory=list)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code that the verdict means under the policy's ``on_inconclusive``."""
+        if self.status is Status.INCONCLUSIVE:
+            return {"hold": ExitCode.INCONCLUSIVE, "block": ExitCode.BLOCK, "warn": ExitCode.PASS}[self.on_inconclusive]
+        return ExitCode[self.status]
 
 
 def worst(statuses: Iterable[Status]) -> Status:
     """Return the status that wins: TAMPERED > ERROR > BLOCK > INCONCLUSIVE > PASS; nothing at all is ERROR."""
     order = list(Status)
     return min(statuses, key=order.index, default=Status.ERROR)
-
-
-def exit_code(verdict: Verdict, policy: Policy) -> ExitCode:
-    """Return the exit code that the verdict means under the policy's ``on_inconclusive``."""
-    if verdict.status is Status.INCONCLUSIVE:
-        return {"hold": ExitCode.INCONCLUSIVE, "block": ExitCode.BLOCK, "warn": ExitCode.PASS}[policy.on_inconclusive]
-    return {
-        Status.PASS: ExitCode.PASS,
-        Status.BLOCK: ExitCode.BLOCK,
-        Status.ERROR: ExitCode.ERROR,
-        Status.TAMPERED: ExitCode.TAMPERED,
-    }[verdict.status]
