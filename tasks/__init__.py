@@ -1,0 +1,1 @@
+"""What is asked: suites, haystacks, needle families, placement and scoring; nothing here knows a model."""

@@ -1,0 +1,130 @@
+"""A suite: which tasks, lengths, bands and arms are asked, as a versioned document.
+
+A suite knows no model, no tokenizer and no threshold.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from evalgate.errors import UnknownNameError, nearest
+from evalgate.records import Cell
+from evalgate.tasks.families import FAMILIES, Family
+from evalgate.versioned import Document, Library
+
+ARMS = ("default", "isolated", "cold", "chunked", "warm", "resumed", "load")
+TASK_PATTERN = re.compile(r"^([a-z_]+)(?:@([1-9]\d*))?$")
+
+
+class Task:
+    """A family at a rung, such as ``multikey@8``."""
+
+    def __init__(self, name: str) -> None:
+        match = TASK_PATTERN.match(name)
+        family = FAMILIES.get(match[1]) if match else None
+        if match is None or family is None:
+            raise UnknownNameError(f"unknown task {name!r}{nearest(name.partition('@')[0], list(FAMILIES))}")
+        self.name = name
+        self.family: Family = family
+        self.rung = int(match[2]) if match[2] else 1
+        family.check(self.rung if match[2] else None)
+
+
+def _tasks(names: list[str]) -> list[str]:
+    for name in names:
+        try:
+            Task(name)
+        except (UnknownNameError, ValueError) as error:
+            raise ValueError(str(error)) from error
+    return _distinct(names)
+
+
+def _distinct(items: list[str]) -> list[str]:
+    if len(set(items)) < len(items):
+        raise ValueError(f"{items} names something twice")
+    return items
+
+
+def _ascending(lengths: list[int]) -> list[int]:
+    if any(a >= b for a, b in itertools.pairwise(lengths)):
+        raise ValueError(f"lengths {lengths} must ascend")
+    return lengths
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Haystack(_Section):
+    """What the filler is."""
+
+    source: Literal["grammar"]
+    register_: Literal["report"] = Field(alias="register")
+    language: Literal["en"]
+    data_class: Literal["public", "internal", "confidential"]
+
+
+class Streams(_Section):
+    """Which tasks and lengths may share a haystack."""
+
+    mode: Literal["shared", "per-task"]
+    density_cap: float = Field(gt=0, le=0.5)
+
+
+class Decoding(_Section):
+    """How answers are generated."""
+
+    max_tokens: int = Field(ge=4, le=512)
+    temperature: Literal[0]
+
+
+class Suite(Document):
+    """``tasks/suites/NAME/VERSION.yaml``"""
+
+    lengths: Annotated[list[Annotated[int, Field(ge=1, le=16_777_216)]], Field(min_length=1), AfterValidator(_ascending)]
+    tasks: Annotated[list[str], Field(min_length=1), AfterValidator(_tasks)]
+    bands: dict[str, tuple[float, float]] = Field(min_length=1)
+    arms: Annotated[list[Literal[ARMS]], Field(min_length=1), AfterValidator(_distinct)]  # type: ignore[valid-type]  # mypy does not expand a constant tuple
+    haystack: Haystack
+    streams: Streams
+    decoding: Decoding
+
+    @model_validator(mode="after")
+    def _bands_tile(self) -> Suite:
+        edges = list(self.bands.values())
+        ok = edges[0][0] == 0 and edges[-1][1] == 1 and all(a[1] == b[0] for a, b in itertools.pairwise(edges))
+        if not ok or any(lo >= hi for lo, hi in edges):
+            raise ValueError(f"bands {self.bands} must tile [0, 1] in order, without gaps")
+        return self
+
+    def cells(self) -> list[Cell]:
+        """Every cell that the suite asks."""
+        return [
+            Cell(task, length, band, arm)
+            for arm in self.arms
+            for task in self.tasks
+            for length in self.lengths
+            for band in self.bands
+        ]
+
+
+LIBRARY = Library("suite", Path(str(importlib.resources.files("evalgate.tasks"))) / "suites")
+
+
+def load_suite(ref: str) -> Suite:
+    """Load a suite by ``name``, ``name@version`` or file; raises as :meth:`Library.load`."""
+    return LIBRARY.load(Suite, ref)
+
+
+def band_of(depth: float, bands: dict[str, tuple[float, float]]) -> str:
+    """The band that holds ``depth``: intervals are [lo, hi), the last one closed."""
+    for name, (_, high) in bands.items():
+        if depth < high:
+            return name
+    return next(reversed(bands))

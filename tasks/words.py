@@ -1,0 +1,82 @@
+"""The word lists that needles and filler are made of; no word stands in two lists.
+
+Keys are an adjective and a noun, forms are attributes, values are four-digit numbers.
+A quarter of all keys and values is reserved for training and appears in no suite (:func:`reserved_key`,
+:func:`reserved_value`), so that a model trained on this generator has never seen what it is asked.
+"""
+
+from __future__ import annotations
+
+ADJECTIVES = tuple(
+    "amber azure bitter blond brave bright bronze calm clever copper coral cosmic crimson dusty eager early faint "
+    "fierce frozen gentle ghostly golden grand hazy heavy hollow humble icy indigo ivory jolly keen lazy lively "
+    "lonely loud lucky mellow misty modest narrow noble olive patient plain polar proud purple quiet rapid rustic "
+    "scarlet secret shy silver sleepy solar spotted steady stormy sunny tidy velvet violet".split()
+)
+
+NOUNS = tuple(
+    "acorn anchor antler apple arrow badger banjo basket beacon beaver bell bison boulder bramble bridge bucket "
+    "buffalo cactus camel candle canoe canyon castle cedar cello cherry cobra comet condor cougar coyote cradle crane "
+    "cricket crow crown dagger daisy dolphin donkey dragon drum eagle ember falcon fern ferret fiddle finch flute "
+    "fox frog garnet gecko glacier goose hammer harbor harp hawk hazel heron hornet island jackal jaguar jasmine "
+    "kettle kite koala ladder lagoon lantern lemon leopard lily lion lizard llama lobster lotus lynx magnet mango "
+    "maple marble meadow meteor mirror mole moon moose moth needle nettle oak ocelot octopus onion orchid otter owl "
+    "panda panther parrot peach pearl pebble pelican pepper pigeon pine planet plum pony poppy puffin quail quartz "
+    "rabbit raven ribbon river robin rocket rose sable saddle salmon shark sparrow spider spruce squid stork "
+    "swallow swan thistle tiger toad torch trout tulip tunnel turtle viper walnut walrus weasel whale willow wolf wren "
+    "zebra".split()
+)
+
+ATTRIBUTES = tuple(
+    "access account badge berth bin cabin case chart claim code contract deck docket dossier entry file flight gate "
+    "invoice key licence locker log lot member note order parcel permit phone pin plot policy port rack receipt record "
+    "route seat serial shelf slot stall ticket track vault visa voucher".split()
+)
+
+ROLES = tuple(
+    "agent artist baker broker builder captain carpenter chemist clerk cook courier dealer dentist doctor driver "
+    "editor engineer farmer gardener guard guide janitor judge lawyer manager mason mayor nurse officer painter pilot "
+    "plumber printer ranger sailor singer student surgeon tailor teacher trader waiter welder writer".split()
+)
+
+VERBS = tuple(
+    "bought carried checked cleaned counted covered delivered described dropped found gathered hid inspected labelled "
+    "lifted loaded measured moved ordered packed painted pushed repaired returned rolled sent shipped showed sold "
+    "sorted stacked stored tested traded unpacked washed weighed wrapped".split()
+)
+
+COUNTS = "two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty".split()
+
+THINGS = tuple(
+    "barrels batteries benches blankets boards books bottles boxes bricks brushes buttons cables carpets chairs clocks "
+    "coats coins cups curtains desks doors engines envelopes fans flags frames gloves hats helmets hinges jackets jars "
+    "lamps letters locks maps mats motors nails nets pans papers pens pipes plates pumps radios ropes rugs sacks "
+    "screws sheets shoes signs spoons stamps tables tents tiles tools towels tubes wheels windows wires".split()
+)
+
+PLACES = tuple(
+    "airport attic bakery bank barn basement brewery cafe campus cellar chapel clinic college corner court dairy depot "
+    "dock factory farm forge garage garden hall hangar hospital hotel kitchen laboratory laundry library market mill "
+    "mine museum office orchard palace park pier plaza prison quarry ranch school shed shop stable stadium station "
+    "studio temple theatre tower university warehouse workshop yard".split()
+)
+
+QUALITIES = tuple(
+    "broken cheap clean damp dark dented dirty empty fragile fresh green grey large light long new old orange pink "
+    "polished red round rusty short small soft square striped thick thin torn used wet white wide wooden yellow".split()
+)
+
+TIMES = tuple(
+    "autumn dawn dinner dusk evening friday january lunch march midnight monday morning noon october saturday spring "
+    "summer sunday sunset thursday tuesday wednesday winter".split()
+)
+
+
+def reserved_key(adjective: int, noun: int) -> bool:
+    """Whether the key of these word indices is reserved for training."""
+    return (adjective + noun) % 4 == 0
+
+
+def reserved_value(value: int) -> bool:
+    """Whether this four-digit number is reserved for training."""
+    return (value // 100 + value % 100) % 4 == 0

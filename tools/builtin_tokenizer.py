@@ -1,0 +1,74 @@
+"""Make the embedded models' tokenizer from nothing: a byte-level BPE over the suite's own language.
+
+Any UTF-8 text encodes (all 256 bytes are in the vocabulary); numbers split into pairs of digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from evalgate.tasks import language, words
+from evalgate.tasks.draw import Draw
+
+VOCABULARY = 1792
+BOS, EOS, USER, ASSISTANT, PAD = "<|begin|>", "<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"
+CHAT_TEMPLATE = (
+    "{{ '<|begin|>' }}{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ '<|assistant|>' + message['content'] + '<|end|>' }}"
+    "{% else %}{{ '<|user|>' + message['content'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+SPLIT = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s"
+
+
+def corpus() -> Iterator[str]:
+    """Text in which every word of the lists is frequent enough to become one token."""
+    draw = Draw("tokenizer")
+    lists = (words.ADJECTIVES, words.NOUNS, words.ATTRIBUTES, words.ROLES, words.VERBS, words.COUNTS, words.THINGS)
+    for word in (w for group in (*lists, words.PLACES, words.QUALITIES, words.TIMES) for w in group):
+        yield f" {word}" * 400
+    for number in range(100):
+        yield f" {number:02d}" * 400
+        yield f" 10{number:02d}" * 400
+    for _ in range(20000):
+        yield language.filler_line(draw)
+    for _ in range(4000):
+        key, value = language.draw_keys(draw, 1)[0], language.draw_values(draw, 1)[0]
+        form = draw.below(len(words.ATTRIBUTES))
+        yield language.needle_line(form, key, value) + language.question_line(form, key)
+    for _ in range(2000):
+        yield language.INSTRUCTION
+
+
+def make_tokenizer(out: Path) -> PreTrainedTokenizerFast:
+    """Train the tokenizer and save it to ``out`` in the transformers layout."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[PAD, BOS, EOS, USER, ASSISTANT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(corpus(), trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        additional_special_tokens=[USER, ASSISTANT],
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+    tokenizer.save_pretrained(out)
+    return tokenizer

@@ -1,0 +1,200 @@
+"""Make an embedded model from nothing: tokenizer, weights, and the table of how training went.
+
+    python tools/train_builtin.py hybrid --out evalgate/assets/hybrid
+
+The model is transformers' own KimiLinearForCausalLM, with this project's CPU form of the KDA kernel in it
+(transformers' own is about ten times slower).  Seeded; at most an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from builtin_lessons import Lesson, Rung, Teacher
+from builtin_tokenizer import make_tokenizer
+from muon import Muon
+from torch import Tensor
+from transformers import KimiLinearConfig, KimiLinearForCausalLM
+from transformers.models.kimi_linear import modeling_kimi_linear as modeling
+
+from evalgate.kernels.kda_prefill import chunk_kda
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "hybrid": {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_num_heads": 4, "linear_head_dim": 32},
+    "mostly-attention": {
+        "layer_types": ["linear_attention"] + ["full_attention"] * 3,
+        "linear_num_heads": 1,
+        "linear_head_dim": 16,
+    },
+    "full-attention": {"layer_types": ["full_attention"] * 4, "linear_num_heads": 1, "linear_head_dim": 16},
+}
+
+CURRICULUM: dict[str, list[Rung]] = {
+    "hybrid": [
+        Rung(128, 48, 600, (3, 4), 3, 0.0),
+        Rung(256, 24, 600, (4, 8), 5, 0.3),
+        Rung(512, 12, 500, (6, 16), 8, 0.3),
+        Rung(1024, 6, 600, (8, 32), 12, 0.3),
+        Rung(2048, 3, 500, (8, 56), 20, 0.3),
+    ],
+    "mostly-attention": [
+        Rung(128, 48, 900, (3, 4), 3, 0.0),
+        Rung(256, 24, 700, (4, 10), 5, 0.0),
+        Rung(512, 12, 500, (6, 16), 8, 0.0),
+        Rung(1024, 6, 700, (3, 20), 10, 0.0),
+    ],
+}
+CURRICULUM["full-attention"] = CURRICULUM["mostly-attention"]
+MASTERED = 0.985
+"""Share of right answer tokens, over the last 100 steps, at which the next rung begins early."""
+
+
+def make_config(name: str, vocabulary: int) -> KimiLinearConfig:
+    """The shape of one embedded model."""
+    layers = len(SHAPES[name]["layer_types"])
+    return KimiLinearConfig(
+        vocab_size=vocabulary,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        kv_lora_rank=64,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=16,
+        v_head_dim=32,
+        linear_conv_kernel_dim=4,
+        mlp_layer_types=["dense"] * layers,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=64,
+        max_position_embeddings=32768,
+        initializer_range=0.06,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        **SHAPES[name],
+    )
+
+
+def use_own_kernels() -> None:
+    """Put this project's KDA kernel and a flash-capable attention into transformers' model."""
+    compiled = torch.compile(chunk_kda, dynamic=False)
+
+    def kda(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+        query = modeling.l2norm(query) * query.shape[-1] ** -0.5
+        key = modeling.l2norm(key)
+        result = compiled(*(x.contiguous() for x in (query, key, value, g, beta)))
+        return result.output, result.final_state
+
+    def attention(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, *, scaling: float, **_: Any) -> tuple[Tensor, None]:
+        padded = F.pad(v, (0, q.shape[-1] - v.shape[-1]))
+        out = F.scaled_dot_product_attention(q, k, padded, is_causal=True, scale=scaling)
+        return out[..., : v.shape[-1]].transpose(1, 2), None
+
+    modeling.chunk_kimi_delta_attention = kda
+    modeling.ALL_ATTENTION_FUNCTIONS.register("sdpa", attention)
+
+
+def slow_decay(model: KimiLinearForCausalLM, generator: torch.Generator) -> None:
+    """Start with memories of 10^2 to 10^5 tokens; the library's default forgets within about a thousand."""
+    for module in model.modules():
+        if isinstance(module, modeling.KimiLinearForgetGate):
+            module.A_log.data.uniform_(0.0, math.log(4.0), generator=generator)
+            step = torch.empty_like(module.dt_bias).uniform_(math.log(1e-5), math.log(1e-2), generator=generator).exp()
+            module.dt_bias.data.copy_(step.expm1().log())
+
+
+def train(name: str, out: Path, seed: int, scale: float) -> None:
+    """Run the curriculum and save the checkpoint after each rung."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    use_own_kernels()
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_tokenizer(out)
+    teacher = Teacher(tokenizer, seed, rest_weight=0.1)
+    model = KimiLinearForCausalLM(make_config(name, len(tokenizer)))
+    model.set_attn_implementation("sdpa")
+    slow_decay(model, generator)
+    print(f"{name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+    hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+    chosen = {id(p) for p in hidden}
+    others = [p for p in model.parameters() if id(p) not in chosen]
+    muon = Muon(hidden, lr=0.02, momentum=0.95)
+    adam = torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    curriculum = [r._replace(steps=max(1, int(r.steps * scale))) for r in CURRICULUM[name]]
+    total = sum(r.steps for r in curriculum)
+    done, started = 0, time.monotonic()
+    for index, rung in enumerate(curriculum):
+        final = index == len(curriculum) - 1
+        recent: deque[float] = deque(maxlen=100)
+        for step in range(total - done if final else rung.steps):
+            rate = min(1.0, (done + 1) / 50) * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * done / total)))
+            for optimizer, base in ((muon, 0.02), (adam, 3e-3)):
+                for group in optimizer.param_groups:
+                    group["lr"] = base * rate
+            loss, right = learn(model, teacher.lesson(rung, step), generator)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in (muon, adam):
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            done += 1
+            recent.append(right)
+            mean = sum(recent) / len(recent)
+            if done % 25 == 0:
+                spent = time.monotonic() - started
+                print(f"{done:5d}/{total} T={rung.tokens} loss {loss:.3f} right {right:.3f} mean {mean:.3f} {spent:.0f}s", flush=True)
+            if not final and len(recent) == 100 and mean >= MASTERED:
+                break
+        save(model, tokenizer, out)
+    print(f"trained in {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+
+
+def learn(model: KimiLinearForCausalLM, lesson: Lesson, generator: torch.Generator) -> tuple[float, float]:
+    """One backward pass; returns (loss, share of right answer tokens).
+
+    Logits are taken at every answer token and at a quarter of the rest: the vocabulary is a large part of the work.
+    """
+    answers = lesson.weights == 1.0
+    rest = (lesson.weights > 0) & ~answers & (torch.rand(answers.shape, generator=generator) < 0.25)
+    chosen = answers | rest
+    logits = model.lm_head(model.model(lesson.inputs, use_cache=False).last_hidden_state[chosen])
+    targets, weights = lesson.targets[chosen], lesson.weights[chosen]
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    loss = (losses * weights).sum() / weights.sum()
+    loss.backward()
+    right = (logits.argmax(-1) == targets)[weights == 1.0].float().mean()
+    return float(loss.detach()), float(right)
+
+
+def save(model: KimiLinearForCausalLM, tokenizer: Any, out: Path) -> None:
+    """Write the bf16 checkpoint (the gates' A_log and dt_bias stay fp32)."""
+    copy = KimiLinearForCausalLM(model.config)
+    copy.load_state_dict(model.state_dict())
+    for key, parameter in copy.named_parameters():
+        if not key.endswith(("A_log", "dt_bias")):
+            parameter.data = parameter.data.to(torch.bfloat16)
+    copy.config.dtype = "bfloat16"
+    copy.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    shutil.rmtree(out / ".cache", ignore_errors=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=sorted(SHAPES))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply every rung's steps")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    train(options.name, options.out, options.seed, options.scale)
