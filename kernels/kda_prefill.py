@@ -119,8 +119,7 @@ def _scores(q: Tensor, k: Tensor, g: Tensor, decay: Tensor) -> tuple[Tensor, Ten
     Entry (i, j) is sum_d x_id k_jd exp(G_id - G_jd).  Off-diagonal sub-blocks factor it at the last token before
     the row block, where both exponents are <= 0; diagonal sub-blocks multiply the decays between i and j.
     """
-    subs = [x.unflatten(-2, (CHUNK // SUB, SUB)) for x in (q, k, g)]
-    diagonal = _diagonal(*subs)
+    diagonal = _diagonal(*(torch.unflatten(x, -2, (CHUNK // SUB, SUB)) for x in (q, k, g)))
     both = torch.stack([k, q], dim=-3)
     rows = []
     for block, start in enumerate(range(0, CHUNK, SUB)):
@@ -130,7 +129,7 @@ def _scores(q: Tensor, k: Tensor, g: Tensor, decay: Tensor) -> tuple[Tensor, Ten
             anchor = decay[..., start - 1 : start, :]
             left = both[..., row, :] * (decay[..., row, :] - anchor).exp().unsqueeze(-3)
             right = k[..., :start, :] * (anchor - decay[..., :start, :]).exp()
-            parts.insert(0, (left.flatten(-3, -2) @ right.transpose(-1, -2)).unflatten(-2, (2, SUB)))
+            parts.insert(0, torch.unflatten(left.flatten(-3, -2) @ right.transpose(-1, -2), -2, (2, SUB)))
         if start + SUB < CHUNK:
             parts.append(k.new_zeros(*k.shape[:-2], 2, SUB, CHUNK - SUB - start))
         rows.append(torch.cat(parts, dim=-1))
@@ -153,7 +152,7 @@ def _diagonal(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
         bands.append((both[..., offset:, :] * column.unsqueeze(-4)).sum(-1))
         fall = fall[..., 1:, :] * alpha[..., 1 : SUB - offset, :]
     bands.append(torch.zeros_like(bands[-1]))
-    return torch.cat(bands, dim=-1).index_select(-1, _skew(q.device)).unflatten(-1, (SUB, SUB))
+    return torch.unflatten(torch.cat(bands, dim=-1).index_select(-1, _skew(q.device)), -1, (SUB, SUB))
 
 
 def _skew(device: torch.device) -> Tensor:

@@ -1,0 +1,71 @@
+"""Multi-head latent attention as a layer: projections, the latents it caches, and attention over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from evalgate.engine.batch import DecodeBatch, PrefillBatch
+from evalgate.engine.config import ModelConfig
+from evalgate.engine.page_pool import PagePool
+from evalgate.kernels.mla_decode import mla_decode
+from evalgate.kernels.mla_prefill import KeyTile, MlaWeights, mla_prefill
+from evalgate.kernels.rms_norm import rms_norm
+
+LATENT_EPS = 1e-6
+"""The norms of the low-rank parts have this epsilon whatever ``rms_norm_eps`` says."""
+
+
+class MlaLayer:
+    """Weights of one layer, and its place ``index`` in the page pool."""
+
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, Tensor], at: str, index: int, dtype: torch.dtype
+    ) -> None:
+        self.index = index
+        self.heads, self.rank, self.rope = config.heads, config.kv_rank, config.rope
+        self.scale = (config.nope + config.rope) ** -0.5
+        query = "q_proj" if config.q_rank is None else "q_a_proj"
+        names = (query, "kv_a_proj_with_mqa")
+        self.inputs = torch.cat([tensors[f"{at}.{name}.weight"] for name in names]).to(dtype)
+        self.low_rank_query: tuple[Tensor, Tensor] | None = None
+        if config.q_rank is not None:
+            parts = (f"{at}.q_a_layernorm.weight", f"{at}.q_b_proj.weight")
+            self.low_rank_query = (tensors[parts[0]].to(dtype), tensors[parts[1]].to(dtype))
+        self.latent_norm = tensors[f"{at}.kv_a_layernorm.weight"].to(dtype)
+        expand = torch.unflatten(tensors[f"{at}.kv_b_proj.weight"].to(dtype), 0, (config.heads, -1))
+        self.expand = MlaWeights(expand[:, : config.nope], expand[:, config.nope :])
+        self.output = tensors[f"{at}.o_proj.weight"].to(dtype)
+
+    def prefill(self, x: Tensor, batch: PrefillBatch, pages: PagePool) -> Tensor:
+        """``[B, T, hidden]`` -> the same; caches the latents."""
+        q, latents = self._project(x)
+        real = latents.flatten(0, 1) if batch.real is None else latents[batch.real]
+        pages.write(self.index, batch.targets, real)
+        mixed = mla_prefill(q, self._tiles(latents, batch, pages), self.expand, self.scale)
+        return linear(mixed.flatten(-2), self.output)
+
+    def decode(self, x: Tensor, batch: DecodeBatch, pages: PagePool) -> Tensor:
+        """One token for each row, ``[B, hidden]`` -> the same; caches the latents."""
+        q, latents = self._project(x)
+        pages.write(self.index, batch.targets, latents)
+        rows = [pages.read(self.index, row) for row in batch.rows]
+        shared = None if batch.shared is None else pages.read(self.index, batch.shared)
+        return linear(mla_decode(q, rows, self.expand, self.scale, shared=shared).flatten(-2), self.output)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries ``[..., H, N + R]`` and latent rows ``[..., L + R]``."""
+        q, latent, shared = linear(x, self.inputs).tensor_split((-self.rank - self.rope, -self.rope), dim=-1)
+        if self.low_rank_query is not None:
+            norm, up = self.low_rank_query
+            q = linear(rms_norm(q, norm, LATENT_EPS), up)
+        rows = torch.cat([rms_norm(latent, self.latent_norm, LATENT_EPS), shared], dim=-1)
+        return torch.unflatten(q, -1, (self.heads, -1)), rows
+
+    def _tiles(self, latents: Tensor, batch: PrefillBatch, pages: PagePool) -> Iterator[KeyTile]:
+        for tile in batch.past:
+            yield KeyTile(torch.stack([pages.read(self.index, rows) for rows in tile.rows]), tile.visible)
+        yield KeyTile(pages.as_stored(latents), batch.own_visible, causal=batch.own_visible is None)

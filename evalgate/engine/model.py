@@ -1,0 +1,105 @@
+"""The hybrid model: a pure forward over a batch, in two forms, a stretch of tokens and one token for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from evalgate.engine.batch import DecodeBatch, PrefillBatch
+from evalgate.engine.compression import StateCodec
+from evalgate.engine.config import ModelConfig
+from evalgate.engine.kda_layer import KdaLayer
+from evalgate.engine.mla_layer import MlaLayer
+from evalgate.engine.page_pool import PagePool
+from evalgate.engine.state_pool import StatePool
+from evalgate.kernels.moe import Experts, Router, gated_mlp, moe
+from evalgate.kernels.rms_norm import rms_norm, widened
+
+
+class FeedForward:
+    """A gated MLP, or experts beside a gated MLP that every token goes through."""
+
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, Tensor], at: str, dtype: torch.dtype, sparse: bool
+    ) -> None:
+        dense = f"{at}.shared_experts" if sparse else at
+        self.gate_up = torch.cat([tensors[f"{dense}.{name}_proj.weight"] for name in ("gate", "up")]).to(dtype)
+        self.down = tensors[f"{dense}.down_proj.weight"].to(dtype)
+        self.router: Router | None = None
+        if sparse and config.moe is not None:
+            rules = config.moe
+            core = torch.promote_types(dtype, torch.float32)
+            self.router = Router(
+                weight=tensors[f"{at}.gate.weight"].to(core),
+                bias=tensors[f"{at}.gate.e_score_correction_bias"].to(core),
+                top_k=rules.per_token,
+                groups=rules.groups,
+                top_groups=rules.top_groups,
+                normalise=rules.normalise,
+                scaling=rules.scaling,
+            )
+            parts = (f"{at}.experts.gate_up_proj", f"{at}.experts.down_proj")
+            self.experts = Experts(tensors[parts[0]].to(dtype), tensors[parts[1]].to(dtype))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[..., hidden]`` -> the same."""
+        output = gated_mlp(x, self.gate_up, self.down)
+        if self.router is not None:
+            output = output + moe(x.reshape(-1, x.shape[-1]), self.router, self.experts).view_as(x)
+        return output
+
+
+class HybridModel:
+    """Layers in order, each with its norms; knows tokens, slots and pages, and keeps nothing between calls."""
+
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.embedding = tensors["model.embed_tokens.weight"].to(dtype)
+        self.norm = tensors["model.norm.weight"].to(dtype)
+        self.head = tensors["lm_head.weight"].to(dtype) if "lm_head.weight" in tensors else self.embedding
+        self.mixers: list[KdaLayer | MlaLayer] = []
+        self.feeds: list[FeedForward] = []
+        self.norms: list[tuple[Tensor, Tensor]] = []
+        for layer, kind in enumerate(config.layers):
+            at = f"model.layers.{layer}"
+            index = config.layers[:layer].count(kind)
+            mixer = KdaLayer if kind == "kda" else MlaLayer
+            self.mixers.append(mixer(config, tensors, f"{at}.self_attn", index, dtype))
+            self.feeds.append(FeedForward(config, tensors, f"{at}.mlp", dtype, config.sparse[layer]))
+            norms = (f"{at}.input_layernorm.weight", f"{at}.post_attention_layernorm.weight")
+            self.norms.append((tensors[norms[0]].to(dtype), tensors[norms[1]].to(dtype)))
+
+    def prefill(self, batch: PrefillBatch, states: StatePool, pages: PagePool, codec: StateCodec) -> Tensor:
+        """Stretches of tokens; returns ``[B, T, hidden]``, meaningless where a row is padded."""
+        at_grid = codec.at_grid(batch.start, batch.lengths)
+        x = self.embedding[batch.tokens]
+        for mixer, feed, (before, after) in zip(self.mixers, self.feeds, self.norms, strict=True):
+            h = rms_norm(x, before, self.config.rms_eps)
+            if isinstance(mixer, KdaLayer):
+                x = x + mixer.prefill(h, batch, states, at_grid)
+            else:
+                x = x + mixer.prefill(h, batch, pages)
+            x = x + feed(rms_norm(x, after, self.config.rms_eps))
+        return x
+
+    def decode(self, batch: DecodeBatch, states: StatePool, pages: PagePool, codec: StateCodec) -> Tensor:
+        """One token for each row; returns ``[B, hidden]``. The codec acts on the states after the step."""
+        x = self.embedding[batch.tokens]
+        for mixer, feed, (before, after) in zip(self.mixers, self.feeds, self.norms, strict=True):
+            h = rms_norm(x, before, self.config.rms_eps)
+            if isinstance(mixer, KdaLayer):
+                x = x + mixer.decode(h, batch.slots, states)
+            else:
+                x = x + mixer.decode(h, batch, pages)
+            x = x + feed(rms_norm(x, after, self.config.rms_eps))
+        if not codec.lossless:
+            states.recurrent[:, batch.slots] = codec.round_trip(states.recurrent[:, batch.slots])
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[..., hidden]`` -> ``[..., vocab]`` in at least float32."""
+        return widened(linear(rms_norm(hidden, self.norm, self.config.rms_eps), self.head))

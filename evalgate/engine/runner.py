@@ -1,0 +1,140 @@
+"""Forward passes over sessions: cut to the grid, laid out as batches, run, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from evalgate.engine.batch import DecodeBatch, PastTile, PrefillBatch
+from evalgate.engine.memory import SessionMemory
+from evalgate.engine.model import HybridModel
+from evalgate.engine.page_pool import Rows
+from evalgate.engine.session import Session
+from evalgate.kernels.kda_prefill import CHUNK
+
+TILE = 1024
+"""Cached tokens that attention expands at a time."""
+
+
+class Runner:
+    """Runs a model over sessions; ``chunk`` is the most tokens of a row in one pass, a multiple of 64."""
+
+    def __init__(self, model: HybridModel, memory: SessionMemory, chunk: int) -> None:
+        self.model = model
+        self.memory = memory
+        self.chunk = chunk
+
+    def prefill(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Take stretches of tokens in, one for each session; all must stand at the same position.
+
+        Passes end at absolute multiples of ``chunk``, counted from prompt token 0; a stretch that starts off the
+        64-grid first goes up to it.  Returns the hidden states of each stretch, ``[its length, hidden]``.
+        """
+        start = sessions[0].tokens
+        for session in sessions:
+            self.memory.check(session)
+            assert session.tokens == start, f"sessions at {start} and {session.tokens} tokens cannot share a pass"
+        collected: list[list[Tensor]] = [[] for _ in sessions]
+        longest, done = max(map(len, stretches)), 0
+        while done < longest:
+            step = self.chunk if (start + done) % CHUNK == 0 else CHUNK
+            end = ((start + done) // step + 1) * step - start
+            live = [row for row, stretch in enumerate(stretches) if len(stretch) > done]
+            rows = [stretches[row][done:end] for row in live]
+            hidden = self._pass([sessions[row] for row in live], rows)
+            for row, out, tokens in zip(live, hidden, rows, strict=True):
+                collected[row].append(out[: len(tokens)])
+            done = end
+        outputs = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in collected]
+        for session, output in zip(sessions, outputs, strict=True):
+            session.last = output[-1]
+        return outputs
+
+    def _pass(self, sessions: list[Session], rows: list[Sequence[int]]) -> Tensor:
+        states, pages, codec = self.memory.states, self.memory.pages, self.memory.codec
+        hidden = self.model.prefill(self._layout(sessions, rows), states, pages, codec)
+        for session, tokens in zip(sessions, rows, strict=True):
+            off_grid = session.tokens % CHUNK
+            self.memory.advance(session, len(tokens))
+            if off_grid and codec.every is not None and session.tokens % codec.every == 0:
+                # The kernel sees whole chunks only; this stretch has just completed one that began before it.
+                states.recurrent[:, session.slot] = codec.round_trip(states.recurrent[:, session.slot])
+        return hidden
+
+    def _layout(self, sessions: list[Session], rows: list[Sequence[int]]) -> PrefillBatch:
+        lengths = [len(tokens) for tokens in rows]
+        longest = max(lengths)
+        tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.int64)
+        padded = min(lengths) < longest
+        counts = torch.tensor(lengths, dtype=torch.int64) if padded else None
+        first = sessions[0]
+        past = self._past(sessions, longest)
+        queries = range(first.tokens, first.tokens + longest)
+        targets = [self.memory.reserve(session, length) for session, length in zip(sessions, lengths, strict=True)]
+        return PrefillBatch(
+            tokens=tokens,
+            start=first.tokens,
+            lengths=counts,
+            real=None if counts is None else torch.arange(longest) < counts[:, None],
+            slots=torch.tensor([session.slot for session in sessions], dtype=torch.int64),
+            targets=joined(targets),
+            past=past,
+            own_visible=first.visibility.mask(queries, queries),
+        )
+
+    def _past(self, sessions: list[Session], length: int) -> list[PastTile]:
+        first = sessions[0]
+        for session in sessions:
+            assert (session.cached, session.visibility) == (first.cached, first.visibility), "unlike rows share a pass"
+        pages, tiles = self.memory.pages, []
+        queries = range(first.tokens, first.tokens + length)
+        for start in range(first.floor, first.cached, TILE):
+            keys = range(start, min(start + TILE, first.cached))
+            touched = slice(keys.start // pages.page, (keys.stop - 1) // pages.page + 1)
+            alike = all(session.pages[touched] == first.pages[touched] for session in sessions)
+            rows = [pages.locate(session.pages, start, len(keys)) for session in ([first] if alike else sessions)]
+            # Rows are token positions as long as nothing was cut out; afterwards nothing is hidden.
+            tiles.append(PastTile(rows, first.visibility.mask(queries, keys) if first.cached == first.tokens else None))
+        return tiles
+
+    def decode(self, sessions: Sequence[Session], tokens: Sequence[int], shared: int) -> None:
+        """Take in one token for each session; the first ``shared`` cached rows are the same for all of them."""
+        pages = self.memory.pages
+        for session in sessions:
+            self.memory.check(session)
+        targets = joined([self.memory.reserve(session, 1) for session in sessions])
+        # The window slides before the new token looks.
+        floors = [max(session.floor, session.visibility.floor(session.tokens)) for session in sessions]
+        starts = [max(floor, shared) for floor in floors]
+        batch = DecodeBatch(
+            tokens=torch.tensor(tokens, dtype=torch.int64),
+            slots=torch.tensor([session.slot for session in sessions], dtype=torch.int64),
+            targets=targets,
+            shared=pages.locate(sessions[0].pages, floors[0], shared - floors[0]) if shared > floors[0] else None,
+            rows=[
+                pages.locate(session.pages, start, session.cached + 1 - start)
+                for session, start in zip(sessions, starts, strict=True)
+            ],
+        )
+        hidden = self.model.decode(batch, self.memory.states, pages, self.memory.codec)
+        for session, last in zip(sessions, hidden, strict=True):
+            self.memory.advance(session, 1)
+            session.last = last
+
+    def common_rows(self, sessions: Sequence[Session]) -> int:
+        """Cached rows that all sessions share page by page, and see from the same floor on."""
+        if len(sessions) < 2 or any(session.visibility.window is not None for session in sessions):
+            return 0
+        page = self.memory.pages.page
+        full = [session.pages[: session.cached // page] for session in sessions]
+        alike = [len(set(column)) == 1 for column in zip(*full, strict=False)]
+        return (alike.index(False) if False in alike else len(alike)) * page
+
+
+def joined(rows: Sequence[Rows]) -> Rows:
+    """One after another as a single selection."""
+    if len(rows) == 1:
+        return rows[0]
+    return torch.cat([torch.arange(r.start, r.stop) if isinstance(r, slice) else r for r in rows])

@@ -1,0 +1,102 @@
+"""Multi-head latent attention of a stretch of queries over cached latents, tile by tile.
+
+The cache holds one latent ``c_s`` (width L) and one shared key part ``r_s`` (width R, no rotary: NoPE) for each token.
+Head h expands them to the key ``[W_k c_s ; r_s]`` and the value ``W_v c_s``, and attends as usual.
+Only one tile of keys is ever expanded; the parts are joined by their log sums of exponentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from evalgate.kernels.lse_merge import Part, merge
+
+
+class MlaWeights(NamedTuple):
+    """``key`` is ``[H, N, L]`` and ``value`` is ``[H, V, L]``: how each head expands a latent."""
+
+    key: Tensor
+    value: Tensor
+
+    @property
+    def latent(self) -> int:
+        """L, the width of a latent without its shared key part."""
+        return self.key.shape[-1]
+
+
+class KeyTile(NamedTuple):
+    """Cached latents of a run of S tokens, and which queries see them."""
+
+    latents: Tensor
+    """``[B, S, L + R]``, or ``[1, S, L + R]`` where all rows share the run."""
+    visible: Tensor | None = None
+    """bool ``[T, S]``: query t sees key s; None: all of it (below ``causal``)."""
+    causal: bool = False
+    """The run is the queries' own (S = T): query t sees key s only where s <= t."""
+
+
+def reference_mla(q: Tensor, latents: Tensor, weights: MlaWeights, scale: float, visible: Tensor) -> Tensor:
+    """All keys expanded at once, exactly as above.
+
+    ``q`` is ``[B, T, H, N + R]``, ``latents`` is ``[B, S, L + R]``, ``visible`` is bool ``[T, S]``; the result is
+    ``[B, T, H, V]``.
+    """
+    width = weights.latent
+    nope = torch.einsum("hnl,bsl->bshn", weights.key, latents[..., :width])
+    shared = latents[:, :, None, width:].expand(-1, -1, nope.shape[2], -1)
+    keys = torch.cat([nope, shared], dim=-1)
+    values = torch.einsum("hvl,bsl->bshv", weights.value, latents[..., :width])
+    scores = torch.einsum("bthd,bshd->bhts", q, keys) * scale
+    scores = scores.masked_fill(~visible, -torch.inf)
+    return torch.einsum("bhts,bshv->bthv", scores.softmax(dim=-1), values)
+
+
+def mla_prefill(q: Tensor, tiles: Iterable[KeyTile], weights: MlaWeights, scale: float) -> Tensor:
+    """The same over tiles that together hold every key; ``q`` is ``[B, T, H, N + R]``, the result ``[B, T, H, V]``.
+
+    A tile that all rows share is expanded once, and the queries of all rows attend to it together.
+    """
+    batch, length, heads, _ = q.shape
+    by_row = q.transpose(1, 2)
+    parts = []
+    for tile in tiles:
+        keys, values = _expand(tile.latents, weights)
+        if tile.latents.shape[0] == batch:
+            parts.append(_attend(by_row, keys, values, scale, tile))
+            continue
+        together = by_row.transpose(0, 1).reshape(1, heads, batch * length, -1)
+        visible = None if tile.visible is None else tile.visible.repeat(batch, 1)
+        part = _attend(together, keys, values, scale, tile._replace(visible=visible))
+        parts.append(Part(*(torch.unflatten(x[0], 1, (batch, length)).transpose(0, 1) for x in part)))
+    return merge(parts).output.transpose(1, 2)
+
+
+def _expand(latents: Tensor, weights: MlaWeights) -> tuple[Tensor, Tensor]:
+    """``[B, S, L + R]`` -> keys ``[B, H, S, N + R]`` and values ``[B, H, S, V]``."""
+    heads, nope, width = weights.key.shape
+    joined = torch.cat([weights.key, weights.value], dim=1).flatten(0, 1)
+    expanded = torch.unflatten(latents[..., :width] @ joined.T, -1, (heads, -1)).transpose(1, 2)
+    shared = latents[:, None, :, width:].expand(-1, heads, -1, -1)
+    return torch.cat([expanded[..., :nope], shared], dim=-1), expanded[..., nope:]
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, scale: float, tile: KeyTile) -> Part:
+    """One tile for ``[B, H, T, N + R]`` queries."""
+    width = values.shape[-1]
+    # The fused operation wants keys and values of one width; zeros add nothing to a score or a mean.
+    common = max(q.shape[-1], width)
+    q, keys, values = (torch.nn.functional.pad(x, (0, common - x.shape[-1])) for x in (q, keys, values))
+    bias = None
+    if tile.visible is not None:
+        bias = torch.zeros_like(tile.visible, dtype=q.dtype).masked_fill(~tile.visible, -torch.inf)[None, None]
+    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 - the only CPU attention that also returns its log sums
+        q, keys, values, 0.0, tile.causal, attn_mask=bias, scale=scale
+    )
+    if tile.visible is not None:
+        # For a query that sees none of the tile the operation returns 0, which would claim a sum of 1.
+        lse = lse.masked_fill(~tile.visible.any(dim=-1), -torch.inf)
+    return Part(output[..., :width], lse)
