@@ -71,8 +71,14 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 def canonical_digest(value: object) -> str:
-    """sha256 (hex) over RFC 8785 canonical JSON; refuses NaN and infinity."""
-    return hashlib.sha256(rfc8785.dumps(value)).hexdigest()  # type: ignore[arg-type]  # any JSON value; rfc8785 checks it
+    """sha256 (hex) over RFC 8785 canonical JSON.
+
+    Raises InvalidDocumentError: NaN, infinity, an integer beyond 2**53 - 1, or anything else that JSON cannot say.
+    """
+    try:
+        return hashlib.sha256(rfc8785.dumps(value)).hexdigest()  # type: ignore[arg-type]  # any JSON value; rfc8785 checks it
+    except rfc8785.CanonicalizationError as error:
+        raise InvalidDocumentError(f"no canonical form, so no digest: {error}") from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -115,7 +121,9 @@ def _fault(model: type[BaseModel], fault: Any) -> str:
         return f"{where}: required field is missing"
     message = fault["msg"].removeprefix("Value error, ")
     # A fault between fields has the whole section as its input: too long to show, and no help.
-    return f"{where}: {message}" if isinstance(fault["input"], dict) else f"{where}: {message} (found {fault['input']!r})"
+    return (
+        f"{where}: {message}" if isinstance(fault["input"], dict) else f"{where}: {message} (found {fault['input']!r})"
+    )
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from evalgate import disk
-from evalgate.errors import InvalidRunError, MismatchError, StorageError, TamperedError
+from evalgate.errors import InvalidRunError, MismatchError, TamperedError
 from evalgate.records import Context, Manifest, Trial
 from evalgate.store import RunFolder
-from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
+from evalgate.tables import pack, unpack
 
 MakeHaystack = Callable[..., tuple[list[Context], list[Trial]]]
 MakeManifest = Callable[..., Manifest]
@@ -81,22 +79,6 @@ def test_torn_part_is_dropped(running: RunFolder, keep: int) -> None:
     assert part.exists(), "a reader changes nothing"
     assert running.done() == {(0, 0), (2, 0)}
     assert not part.exists()
-
-
-def test_flipped_bits_are_seen(running: RunFolder) -> None:
-    """A part with any one byte changed in its data pages is torn, not read with a wrong answer."""
-    part = running.path / "parts" / "1-0.parquet"
-    whole = part.read_bytes()
-    expected = unpack_part(whole)
-    place = random.Random(7)
-
-    for _ in range(60):
-        content = bytearray(whole)
-        content[place.randrange(4, len(whole) // 4)] ^= 1 << place.randrange(8)
-        try:
-            assert unpack_part(bytes(content)) == expected
-        except UnreadableTableError:
-            continue
 
 
 def test_part_under_another_name_is_dropped(running: RunFolder) -> None:
@@ -358,86 +340,3 @@ def test_writer_sweeps_what_killed_writers_left(running: RunFolder) -> None:
     assert len(running.trials()) == 9
     with running.exclusive():
         assert not left.exists()
-
-
-def test_file_in_the_way_is_a_storage_error(tmp_path: Path, make_manifest: MakeManifest) -> None:
-    """An output path that is a file, or lies under one, is refused with the next step."""
-    (tmp_path / "file").write_text("")
-
-    for path in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(StorageError, match="a file stands where a folder is needed"):
-            RunFolder.create(path, make_manifest())
-
-
-def test_folder_in_the_way_of_a_file_is_a_storage_error(running: RunFolder) -> None:
-    """A folder where a result file must go stops the run with its parts kept."""
-    (running.path / "counters.json").mkdir()
-    (running.path / "counters.json" / "x").write_text("")
-
-    with pytest.raises(StorageError, match=r"counters\.json"):
-        running.finish(running.manifest(), {})
-    assert len(running.done()) == 3
-
-
-def test_read_only_output_is_a_storage_error(make_manifest: MakeManifest) -> None:
-    """A folder that no one may write to, root included, is refused with its path."""
-    with pytest.raises(StorageError, match="cannot make the folder /proc/evalgate"):
-        RunFolder.create(Path("/proc/evalgate/run"), make_manifest())
-
-
-_FULL = """
-import pickle, resource, sys
-from pathlib import Path
-from evalgate.errors import StorageError
-from evalgate.store import RunFolder
-folder = RunFolder.open(Path(sys.argv[1]))
-haystack = pickle.loads(Path(sys.argv[2]).read_bytes())
-resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
-try:
-    folder.write_part(*haystack)
-except StorageError as error:
-    print(error)
-"""
-
-
-def test_full_disk_loses_nothing(running: RunFolder, make_haystack: MakeHaystack, tmp_path: Path) -> None:
-    """A write that the disk refuses half-way leaves the old part and no trace, and says what to do."""
-    plan = tmp_path / "haystack"
-    plan.write_bytes(pickle.dumps((1, 0, *make_haystack(1, lost=frozenset({"back"})))))
-    before = running.trials()
-    command = [sys.executable, "-c", _FULL, str(running.path), str(plan)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-
-    assert "cannot write" in result.stdout
-    assert "run the same command again" in result.stdout
-    assert running.trials() == before
-    assert sorted(p.name for p in (running.path / "parts").iterdir()) == ["0-0.parquet", "1-0.parquet", "2-0.parquet"]
-
-
-def test_full_device_is_told_by_name(tmp_path: Path) -> None:
-    """ENOSPC from the system becomes a message about space."""
-    with (
-        pytest.raises(StorageError, match="the disk is full; free some space"),
-        disk.told("write", tmp_path),
-        Path("/dev/full").open("wb", buffering=0) as full,
-    ):
-        full.write(b"x")
-
-
-def test_packing_is_the_same_every_time(make_haystack: MakeHaystack) -> None:
-    """Equal records give equal bytes, and come back equal."""
-    part = Part(*make_haystack(1))
-
-    assert pack_part(part) == pack_part(part)
-    assert unpack_part(pack_part(part)) == part
-    assert unpack(Trial, pack(Trial, part.trials)) == part.trials
-
-
-def test_strange_answers_come_back(make_haystack: MakeHaystack) -> None:
-    """Any text that a model can write survives the table: empty, line breaks, NUL, other scripts."""
-    contexts, trials = make_haystack(1)
-    fields = {name: getattr(trials[0], name) for name in trials[0].__dataclass_fields__}
-    texts = ["", "\n\r\t", "a\x00b", "деньги 钱 💰", "</script>", "\u202e", "x" * 100_000]
-    strange = [Trial(**{**fields, "trial_id": str(i), "answer": text}) for i, text in enumerate(texts)]
-
-    assert unpack_part(pack_part(Part(contexts, strange))).trials == strange

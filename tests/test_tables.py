@@ -1,0 +1,47 @@
+"""Tables: what goes in comes out, and what was damaged does not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from evalgate.records import Context, Trial
+from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
+
+MakeHaystack = Callable[..., tuple[list[Context], list[Trial]]]
+
+
+def test_packing_is_the_same_every_time(make_haystack: MakeHaystack) -> None:
+    """Equal records give equal bytes, and come back equal."""
+    part = Part(*make_haystack(1))
+
+    assert pack_part(part) == pack_part(part)
+    assert unpack_part(pack_part(part)) == part
+    assert unpack(Trial, pack(Trial, part.trials)) == part.trials
+
+
+def test_strange_answers_come_back(make_haystack: MakeHaystack) -> None:
+    """Any text that a model can write survives the table: empty, line breaks, NUL, other scripts."""
+    contexts, trials = make_haystack(1)
+    fields = {name: getattr(trials[0], name) for name in trials[0].__dataclass_fields__}
+    texts = ["", "\n\r\t", "a\x00b", "деньги 钱 💰", "</script>", "\u202e", "x" * 100_000]
+    strange = [Trial(**{**fields, "trial_id": str(i), "answer": text}) for i, text in enumerate(texts)]
+
+    assert unpack_part(pack_part(Part(contexts, strange))).trials == strange
+
+
+def test_flipped_bits_are_seen(make_haystack: MakeHaystack) -> None:
+    """A table with any one bit changed in its data pages is refused, not read with a wrong answer."""
+    whole = pack_part(Part(*make_haystack(1)))
+    expected = unpack_part(whole)
+    place = random.Random(7)
+    refused = 0
+
+    for _ in range(60):
+        content = bytearray(whole)
+        content[place.randrange(4, len(whole) // 4)] ^= 1 << place.randrange(8)
+        try:
+            assert unpack_part(bytes(content)) == expected
+        except UnreadableTableError:
+            refused += 1
+    assert refused > 30
