@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import numpy
-import numpy.typing
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from evalgate.gates.policy import Policy
@@ -158,8 +158,8 @@ def make_report_run() -> MakeReportRun:
     ) -> Source:
         bands = {"front": (0.0, 0.3333), "middle": (0.3333, 0.6667), "back": (0.6667, 1.0)}
         cells = [Cell(task, length, band) for task in tasks for length in lengths for band in bands]
-        places = numpy.random.default_rng(7).random((len(cells), seeds))
-        luck = numpy.random.default_rng(len(run_id)).random((2, len(cells), seeds))
+        places = np.random.default_rng(7).random((len(cells), seeds))
+        luck = np.random.default_rng(len(run_id)).random((2, len(cells), seeds))
         trials = [
             _report_trial(cell, seed, bands[cell.band], places[at, seed], recall, luck[:, at, seed], error_share)
             for at, cell in enumerate(cells)
@@ -189,7 +189,7 @@ def _report_trial(
     edges: tuple[float, float],
     place: float,
     recall: Callable[[Cell, float], float],
-    luck: numpy.typing.NDArray[numpy.float64],
+    luck: npt.NDArray[np.float64],
     error_share: float,
 ) -> Trial:
     depth = edges[0] + (edges[1] - edges[0]) * float(place)
@@ -275,7 +275,7 @@ def _report_manifest(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_judged_run() -> Callable[..., tuple[Manifest, list[Trial]]]:
     """``make(policy, run_id="run", profile="full", seeds=None, answers={})``: a complete run of the policy's cells.
 
