@@ -85,9 +85,20 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(
         config=config,
         tensors=tensors,
-        weights_sha256=_digest(files),
+        weights_sha256=weights_digest(folder),
         config_sha256=hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
     )
+
+
+def weights_digest(folder: Path) -> str:
+    """Digest (sha256) of the one weight file of a checkpoint, or over the names and digests of all its shards."""
+    digests = {}
+    for file in _weight_files(folder):
+        with file.open("rb") as handle:
+            digests[file.name] = hashlib.file_digest(handle, "sha256").hexdigest()
+    if len(digests) == 1:
+        return next(iter(digests.values()))
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in digests.items()).encode()).hexdigest()
 
 
 def wanted_tensors(config: ModelConfig) -> Iterator[Wanted]:
@@ -236,15 +247,3 @@ def _join(parts: list[Tensor], wanted: Wanted) -> Tensor:
     if wanted.join == "rows":
         return torch.cat(parts)
     return torch.stack(parts).reshape(wanted.shape)
-
-
-def _digest(files: list[Path]) -> str:
-    """sha256 of the one weight file, or over the names and digests of all of them."""
-    digests = []
-    for file in files:
-        with file.open("rb") as handle:
-            digests.append(hashlib.file_digest(handle, "sha256").hexdigest())
-    if len(files) == 1:
-        return digests[0]
-    lines = "".join(f"{file.name} {digest}\n" for file, digest in zip(files, digests, strict=True))
-    return hashlib.sha256(lines.encode()).hexdigest()

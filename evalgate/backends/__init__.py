@@ -1,0 +1,1 @@
+"""Backends: one port to whatever answers questions. They know prompts and answers, never scores or verdicts."""

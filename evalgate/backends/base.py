@@ -1,0 +1,127 @@
+"""The port that every backend speaks: groups of questions about one growing context in, answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from evalgate.records import EngineId, ModelId
+
+
+class Question(NamedTuple):
+    """One question: its token ids with the template's tail, after the context."""
+
+    tail: list[int]
+    expected_prompt_tokens: int
+    """Tokens that the whole prompt must have; another number is an error, never a silent cut."""
+    trial_id: str
+
+
+class Ask(NamedTuple):
+    """Questions about the context that ends at ``context_end``: prompt = tokens[:context_end] + question.tail."""
+
+    context_end: int
+    questions: list[Question]
+
+
+class Group(NamedTuple):
+    """Everything that is asked of one haystack."""
+
+    tokens: list[int]
+    """Template head and context, up to the longest length that is asked."""
+    context_start: int
+    """Tokens before the context."""
+    asks: list[Ask]
+    """By ascending ``context_end``."""
+    max_tokens: int
+    stop_ids: frozenset[int]
+
+
+class Answer(NamedTuple):
+    """What came back for one question."""
+
+    trial_id: str
+    token_ids: list[int]
+    """Without the stop token."""
+    text: str
+    finish_reason: Literal["stop", "length", "error"]
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that were not computed for this question alone."""
+    latency_s: float
+    """Seconds from the fork (or the request) to the end of the answer's batch."""
+    batch_id: str
+    """Questions that were answered together share it."""
+    error: str | None = None
+
+
+class ChatPieces(NamedTuple):
+    """What a chat template puts before and after the user's text."""
+
+    head: str
+    tail: str
+
+
+class TokenizerPort(Protocol):
+    """Text <-> token ids, as the model was trained to see them."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end an answer."""
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the files that define it."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; special tokens written in the text count, none are added."""
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text, as :meth:`encode` does."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text without special tokens."""
+
+    def render_chat(self, user_content: str = "") -> ChatPieces:
+        """The chat template around one user message, with the generation prompt."""
+
+
+class Backend(Protocol):
+    """A model that answers, with the settings of one profile."""
+
+    @property
+    def tokenizer(self) -> TokenizerPort:
+        """The model's own."""
+
+    @property
+    def window(self) -> int:
+        """Most tokens that a prompt and its answer may have."""
+
+    def identity(self) -> ModelId:
+        """Which weights and tokenizer."""
+
+    def engine_id(self, longest: int, arms: Sequence[str]) -> EngineId:
+        """Settings as read back, and bytes per session measured at ``longest`` tokens.
+
+        Raises UnsupportedError for an arm that the backend cannot do and DoesNotFitError for a length that does not
+        fit.
+        """
+
+    def arms(self) -> dict[str, str]:
+        """Arms that the backend can do -> path taken."""
+
+    def answer(self, group: Group) -> list[Answer]:
+        """Answers in the order of the questions; raises DoesNotFitError before the first token."""
+
+    def counters(self) -> dict[str, int]:
+        """What was done so far."""
+
+
+def check_arms(arms: Sequence[str], able: dict[str, str]) -> dict[str, str]:
+    """The paths of ``arms``; raises UnsupportedError for one that is not in ``able``."""
+    from evalgate.errors import UnsupportedError, nearest
+
+    for arm in arms:
+        if arm not in able:
+            raise UnsupportedError(f"arm {arm!r} cannot be done by this backend{nearest(arm, list(able))}")
+    return {arm: able[arm] for arm in arms}

@@ -1,0 +1,189 @@
+"""The project's own engine behind the port: one prefill a haystack, a fork for every question."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from evalgate import __version__
+from evalgate.backends.base import Answer, Ask, Group, Question, check_arms
+from evalgate.backends.models import find_model
+from evalgate.backends.settings import Sections, parse_settings
+from evalgate.backends.tokenizer import ModelTokenizer
+from evalgate.engine.llm import DTYPES, LLM, DtypeName
+from evalgate.engine.loader import load_checkpoint
+from evalgate.engine.session import Generation, Session
+from evalgate.engine.visibility import ContextSpan
+from evalgate.errors import UnsupportedError
+from evalgate.kernels.kda_prefill import CHUNK
+from evalgate.records import EngineId, ModelId
+
+SESSIONS = 16
+"""Sessions that live at once: the haystack, and the questions that are answered together."""
+
+
+class NativeBackend:
+    """Questions of an ask fork from their haystack at its last grid position and are answered as one batch."""
+
+    def __init__(
+        self, model: str, sections: Sections, *, profile: str, dtype: str = "fp32", max_tokens: int | None = None
+    ) -> None:
+        """Load a model under a profile.
+
+        Raises UnknownNameError or CheckpointError (model), UnsupportedError (settings) or DoesNotFitError
+        (``max_tokens``).
+        """
+        precision = _precision(dtype)
+        self._settings = parse_settings(sections, profile, dtype)
+        folder = find_model(model)
+        checkpoint = load_checkpoint(folder)
+        self.tokenizer = ModelTokenizer(folder)
+        self._dtype = dtype
+        self._llm = LLM(
+            checkpoint,
+            dtype=precision,
+            compression=self._settings.compression,
+            max_tokens=max_tokens,
+            max_sessions=SESSIONS,
+            page=self._settings.page,
+            prefill_chunk=self._settings.prefill_chunk,
+        )
+        self._identity = ModelId(
+            name=model,
+            architecture="KimiLinearForCausalLM",
+            parameters=checkpoint.parameters,
+            weights_sha256=checkpoint.weights_sha256,
+            config_sha256=checkpoint.config_sha256,
+            tokenizer_sha256=self.tokenizer.sha256,
+        )
+        self._counters: Counter[str] = Counter()
+
+    @property
+    def window(self) -> int:
+        """Most tokens that a prompt and its answer may have."""
+        return self._llm.window
+
+    def identity(self) -> ModelId:
+        """Which weights and tokenizer."""
+        return self._identity
+
+    def arms(self) -> dict[str, str]:
+        """Arms that this backend can do -> path taken."""
+        path = "fork" if self._settings.prefix else "cold"
+        return {"default": path, "isolated": path}
+
+    def engine_id(self, longest: int, arms: Sequence[str]) -> EngineId:
+        """Settings as read back from the live engine; bytes counted on a session of ``longest`` tokens."""
+        paths = check_arms(arms, self.arms())
+        measured = self._llm.measure(longest)
+        effective: dict[str, object] = dict(self._llm.effective_config())
+        effective["cache"] = {
+            **self._llm.effective_config()["cache"],
+            "prefix": self._settings.prefix,
+            # No state is stored for later requests, so these two govern nothing; other values are refused.
+            "snapshot_interval": 8192,
+            "eviction": "priority-lru-cost",
+        }
+        return EngineId(
+            backend="native",
+            version=__version__,
+            dtype=self._dtype,
+            arm_paths=paths,
+            effective_profile=effective,
+            bytes_per_session={**measured._asdict(), "total": measured.total},
+        )
+
+    def counters(self) -> dict[str, int]:
+        """Tokens prefilled for haystacks and for forks, decoded, taken over by forks; forks and errors."""
+        return dict(self._counters)
+
+    def answer(self, group: Group) -> list[Answer]:
+        """Answers in the order of the questions; raises DoesNotFitError before the first token."""
+        for ask in group.asks:
+            longest = max((len(question.tail) for question in ask.questions), default=0)
+            self._llm.check_fits(ask.context_end + longest + group.max_tokens)
+        ends = [ask.context_end for ask in group.asks]
+        assert ends == sorted(ends), f"asks come by ascending context end, found {ends}"
+        answers: list[Answer] = []
+        parent = self._llm.start()
+        try:
+            for ask in group.asks:
+                self._extend(parent, group.tokens[parent.tokens : _grid(ask.context_end)])
+                if not self._settings.prefix:
+                    answers += self._answer_cold(group, ask)
+                    continue
+                for first in range(0, len(ask.questions), SESSIONS - 1):
+                    answers += self._answer(parent, group, ask, ask.questions[first : first + SESSIONS - 1])
+        finally:
+            self._llm.release(parent)
+        return answers
+
+    def _answer_cold(self, group: Group, ask: Ask) -> Iterator[Answer]:
+        """Every question on a prefill of its own; the same cuts, so the same arithmetic."""
+        for question in ask.questions:
+            parent = self._llm.start()
+            try:
+                self._extend(parent, group.tokens[: _grid(ask.context_end)])
+                for answer in self._answer(parent, group, ask, [question]):
+                    yield answer._replace(cached_tokens=0)
+            finally:
+                self._llm.release(parent)
+
+    def _extend(self, parent: Session, tokens: Sequence[int]) -> None:
+        self._llm.extend(parent, tokens)
+        self._counters["prefilled_tokens"] += len(tokens)
+
+    def _answer(self, parent: Session, group: Group, ask: Ask, batch: Sequence[Question]) -> list[Answer]:
+        started = time.perf_counter()
+        context = ContextSpan(group.context_start, ask.context_end)
+        rest = group.tokens[parent.tokens : ask.context_end]
+        tails = [rest + question.tail for question in batch]
+        forks = self._llm.fork(parent, tails, context)
+        try:
+            generations = self._llm.generate(forks, group.max_tokens, group.stop_ids)
+        finally:
+            self._llm.release(*forks)
+        took = time.perf_counter() - started
+        self._counters["forks"] += len(forks)
+        self._counters["fork_tokens"] += sum(map(len, tails))
+        self._counters["reused_tokens"] += parent.tokens * len(forks)
+        self._counters["decoded_tokens"] += sum(len(generation.tokens) for generation in generations)
+        return [
+            self._tell(question, generation, ask, parent.tokens, took, batch[0].trial_id)
+            for question, generation in zip(batch, generations, strict=True)
+        ]
+
+    def _tell(
+        self, question: Question, generation: Generation, ask: Ask, cached: int, took: float, batch_id: str
+    ) -> Answer:
+        prompt = ask.context_end + len(question.tail)
+        error = None
+        if generation.finish == "error":
+            error = "the logits are not finite"
+        if prompt != question.expected_prompt_tokens:
+            error = f"the prompt has {prompt} tokens, expected {question.expected_prompt_tokens}"
+        self._counters["errors"] += error is not None
+        return Answer(
+            trial_id=question.trial_id,
+            token_ids=generation.tokens,
+            text=self.tokenizer.decode(generation.tokens),
+            finish_reason=generation.finish if error is None else "error",
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            latency_s=took,
+            batch_id=batch_id,
+            error=error,
+        )
+
+
+def _grid(tokens: int) -> int:
+    """g: the last grid position at or before the end of a context."""
+    return tokens // CHUNK * CHUNK
+
+
+def _precision(dtype: str) -> DtypeName:
+    for known in DTYPES:
+        if dtype == known:
+            return known
+    raise UnsupportedError(f"dtype {dtype!r} is not one that the native engine computes in; known: {', '.join(DTYPES)}")

@@ -1,0 +1,35 @@
+"""Backends by name."""
+
+from __future__ import annotations
+
+from evalgate.backends.base import Backend
+from evalgate.backends.settings import Sections
+from evalgate.errors import UnknownNameError, nearest
+
+BACKENDS = ("native", "hf")
+
+
+def open_backend(
+    name: str,
+    model: str,
+    profile_sections: Sections,
+    profile_name: str,
+    dtype: str = "fp32",
+    *,
+    max_tokens: int | None = None,
+) -> Backend:
+    """Open backend ``name`` on ``model`` under a profile's sections.
+
+    ``max_tokens`` is the most tokens of a prompt and its answer (None: the model's window, or what memory allows).
+    Raises UnknownNameError (backend, embedded model), CheckpointError, UnsupportedError or DoesNotFitError.
+    """
+    # Imported when asked for: each brings its own heavy libraries.
+    if name == "native":
+        from evalgate.backends.native import NativeBackend
+
+        return NativeBackend(model, profile_sections, profile=profile_name, dtype=dtype, max_tokens=max_tokens)
+    if name == "hf":
+        from evalgate.backends.hf import HfBackend
+
+        return HfBackend(model, profile_sections, profile=profile_name, dtype=dtype, max_tokens=max_tokens)
+    raise UnknownNameError(f"unknown backend {name!r}{nearest(name, list(BACKENDS))}")
