@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
-from evalgate.gates.policy import Policy
+from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.profile import Profile, load_profile
+from evalgate.gates.rules import judge
+from evalgate.gates.verdict import Verdict
 from evalgate.records import Cell, Context, DocumentId, EngineId, Manifest, ModelId, Outcome, Trial
 from evalgate.reports.source import Source
 
@@ -124,157 +126,6 @@ def make_manifest() -> MakeManifest:
     return make
 
 
-MakeReportRun = Callable[..., Source]
-
-HOSTILE_ANSWERS = (
-    "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>",
-    "\x00\x1b[31mred\x1b[0m \u202egnp.exe \ufeff\u200b \udcff line\none\ttab",
-    "amber " * 4000,
-    '"><svg onload=alert(1)><style>*{display:none}</style>',
-    "{{ 7*7 }} {% include '/etc/passwd' %} javascript:alert(1) https://example.com/pixel.gif",
-    "",
-)
-"""What a broken or malicious model may answer; a report shows them and none of them acts."""
-
-
-@pytest.fixture(scope="session")
-def make_report_run() -> MakeReportRun:
-    """``make(run_id, profile, recall, ...)``: a run in memory, drawn with a seeded generator, for reports.
-
-    ``recall`` gives the chance of a right answer for (cell, depth). Two runs share prompts and depths, so they pair.
-    """
-
-    def make(
-        run_id: str,
-        profile: str,
-        recall: Callable[[Cell, float], float],
-        *,
-        suite: str = "needle",
-        tasks: tuple[str, ...] = ("single", "multikey@8", "overwrite@3"),
-        lengths: tuple[int, ...] = (1024, 2048, 4096, 8192),
-        seeds: int = 400,
-        total_bytes: int = 135_168,
-        error_share: float = 0.0,
-    ) -> Source:
-        bands = {"front": (0.0, 0.3333), "middle": (0.3333, 0.6667), "back": (0.6667, 1.0)}
-        cells = [Cell(task, length, band) for task in tasks for length in lengths for band in bands]
-        places = np.random.default_rng(7).random((len(cells), seeds))
-        luck = np.random.default_rng(len(run_id)).random((2, len(cells), seeds))
-        trials = [
-            _report_trial(cell, seed, bands[cell.band], places[at, seed], recall, luck[:, at, seed], error_share)
-            for at, cell in enumerate(cells)
-            for seed in range(seeds)
-        ]
-        contexts = [
-            Context(
-                context_id=f"context-{seed}-{length}",
-                seed=seed,
-                stream=0,
-                length=length,
-                context_start=12,
-                context_tokens=length - 60 - seed % 7,
-                needle_spans="[]",
-            )
-            for seed in range(seeds)
-            for length in lengths
-        ]
-        return Source(_report_manifest(run_id, profile, suite, cells, bands, seeds, total_bytes), trials, contexts)
-
-    return make
-
-
-def _report_trial(
-    cell: Cell,
-    seed: int,
-    edges: tuple[float, float],
-    place: float,
-    recall: Callable[[Cell, float], float],
-    luck: npt.NDArray[np.float64],
-    error_share: float,
-) -> Trial:
-    depth = edges[0] + (edges[1] - edges[0]) * float(place)
-    number = seed * 7919 + cell.length + sum(cell.task.encode())
-    right, failed = luck[0] < recall(cell, depth), luck[1] < error_share
-    answer = "amber tower 42" if right else HOSTILE_ANSWERS[number % len(HOSTILE_ANSWERS)]
-    outcome = Outcome.CORRECT if right else Outcome.WRONG if answer else Outcome.EMPTY
-    key = f"{seed}-{cell}"
-    return Trial(
-        trial_id=hashlib.sha256(key.encode()).hexdigest()[:16],
-        context_id=f"context-{seed}-{cell.length}",
-        seed=seed,
-        stream=0,
-        task=cell.task,
-        form="badge",
-        length=cell.length,
-        band=cell.band,
-        depth=depth,
-        needle_start=12 + int(depth * (cell.length - 60)),
-        needle_end=28 + int(depth * (cell.length - 60)),
-        arm=cell.arm,
-        same_form_in_context=1,
-        facts_in_context=8,
-        prompt_sha256=hashlib.sha256(f"prompt {key}".encode()).hexdigest(),
-        expected="amber tower 42",
-        answer="" if failed else answer,
-        outcome=Outcome.ERROR if failed else outcome,
-        prompt_tokens=cell.length - 20,
-        cached_tokens=cell.length - 80,
-        completion_tokens=5,
-        finish_reason="error" if failed else "stop",
-        latency_s=0.01,
-        batch_id="0",
-        attempt=1,
-    )
-
-
-def _report_manifest(
-    run_id: str,
-    profile: str,
-    suite: str,
-    cells: list[Cell],
-    bands: dict[str, tuple[float, float]],
-    seeds: int,
-    total_bytes: int,
-) -> Manifest:
-    document = load_profile(profile)
-    state = total_bytes // 2
-    return Manifest(
-        run_id=run_id,
-        status="complete",
-        suite=DocumentId(name=suite, version="1.0.0", digest="5" * 64),
-        suite_body={"name": suite, "bands": {band: list(edges) for band, edges in bands.items()}},
-        profile=DocumentId(name=document.name, version=document.version, digest=document.digest),
-        model=ModelId(
-            name="builtin:hybrid",
-            architecture="KimiLinearForCausalLM",
-            parameters=1_412_608,
-            weights_sha256=hashlib.sha256(b"weights").hexdigest(),
-            config_sha256=hashlib.sha256(b"config").hexdigest(),
-            tokenizer_sha256=hashlib.sha256(b"tokenizer").hexdigest(),
-        ),
-        engine=EngineId(
-            backend="native",
-            version="0.1.0",
-            dtype="fp32",
-            arm_paths={"default": "fork"},
-            effective_profile=document.model_dump(mode="json", include={"state", "snapshot", "kv", "cache"}),
-            bytes_per_session={"state": state, "conv": 4096, "kv": total_bytes - state - 4096, "total": total_bytes},
-        ),
-        generator_version="1",
-        reserve_tokens=48,
-        seed_set="main",
-        seeds=seeds,
-        cells=[(cell.task, cell.length, cell.band, cell.arm) for cell in cells],
-        data_class="public",
-        versions={"evalgate": "0.1.0", "python": "3.11.9", "torch": "2.13.0"},
-        hardware={"cpu": "2 cores <img src=x onerror=alert(1)>", "memory": "8 GiB"},
-        started="2026-01-01T00:00:00Z",
-        finished="2026-01-01T00:02:11Z",
-        wall_s=131.0,
-        files={"trials.parquet": hashlib.sha256(run_id.encode()).hexdigest()},
-    )
-
-
 @pytest.fixture(scope="session")
 def make_judged_run() -> Callable[..., tuple[Manifest, list[Trial]]]:
     """``make(policy, run_id="run", profile="full", seeds=None, answers={})``: a complete run of the policy's cells.
@@ -371,3 +222,186 @@ def judged_trial(cell: Cell, seed: int, outcome: Outcome) -> Trial:
         batch_id="0",
         attempt=1,
     )
+
+
+class ReportCase(NamedTuple):
+    """What one report is made from."""
+
+    run: Source
+    verdict: Verdict | None
+    baseline: Source | None
+
+
+HOSTILE_ANSWERS = (
+    "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>",
+    "\x00\x1b[31mred\x1b[0m \u202egnp.exe \ufeff\u200b \udcff line\none\ttab",
+    "amber " * 4000,
+    '"><svg onload=alert(1)><style>*{display:none}</style><a href="https://example.com">',
+    "{{ 7*7 }} {% include '/etc/passwd' %} javascript:alert(1)",
+)
+"""What a broken or malicious model may answer; a report shows them and none of them acts."""
+
+BANDS = {"front": (0.0, 0.3333), "middle": (0.3333, 0.6667), "back": (0.6667, 1.0)}
+
+
+@pytest.fixture(scope="session")
+def make_report_source(make_judged_run: Callable[..., tuple[Manifest, list[Trial]]]) -> Callable[..., Source]:
+    """``make(policy, ...)`` as ``make_judged_run``, with needles at every depth and hostile wrong answers."""
+
+    def make(policy: Policy, *, total: int = 135_168, **asked: Any) -> Source:
+        manifest, trials = make_judged_run(policy, **asked)
+        lengths = sorted({trial.length for trial in trials})
+        engine = manifest.engine.model_copy(update={"bytes_per_session": {"state": total - 4096, "total": total}})
+        named = {
+            "suite_body": {"bands": {band: list(edges) for band, edges in BANDS.items()}},
+            "engine": engine,
+            "hardware": {"cpu": "2 cores <img src=x onerror=alert(1)>"},
+            "files": {"trials.parquet": hashlib.sha256(manifest.run_id.encode()).hexdigest()},
+            "wall_s": 131.0,
+        }
+        contexts = [
+            Context(
+                context_id=f"context-{seed}-{length}",
+                seed=seed,
+                stream=0,
+                length=length,
+                context_start=12,
+                context_tokens=length - 60 - seed % 7,
+                needle_spans="[]",
+            )
+            for seed in range(manifest.seeds)
+            for length in lengths
+        ]
+        return Source(manifest.model_copy(update=named), [_spread(trial) for trial in trials], contexts)
+
+    return make
+
+
+def _spread(trial: Trial) -> Trial:
+    low, high = BANDS.get(trial.band, (0.0, 1.0))
+    depth = low + (high - low) * (trial.seed * 0.618034 % 1)
+    start = 12 + int(depth * (trial.length - 60))
+    answer = HOSTILE_ANSWERS[trial.seed % len(HOSTILE_ANSWERS)] if trial.outcome is Outcome.WRONG else trial.answer
+    return dataclasses.replace(trial, depth=depth, needle_start=start, needle_end=start + 16, answer=answer)
+
+
+@pytest.fixture(scope="session")
+def report_cases(make_report_source: Callable[..., Source]) -> dict[str, ReportCase]:
+    """One report of each kind: ``pass``, ``block`` (the middle of two tasks), ``open``, ``error``, ``plain``."""
+    policy = load_policy("serving-default")
+
+    def case(name: str, answers: Mapping[Any, dict[Outcome, range]], *, alone: bool = False) -> ReportCase:
+        run = make_report_source(policy, run_id=name, profile="state-int8", answers=answers, total=66_000)
+        pair = None if alone else (base.manifest, base.trials)
+        verdict = judge(run.manifest, run.trials, policy, pair, profile=int8, baseline_profile=None if alone else full)
+        return ReportCase(run, verdict, None if alone else base)
+
+    full, int8 = load_profile("full"), load_profile("state-int8")
+    base = make_report_source(policy, run_id="baseline", answers={("back",): {Outcome.WRONG: range(3)}})
+    wrong = Outcome.WRONG
+    lost = {
+        (task, n, "middle"): {wrong: range(5, n // 30)} for task in ("multikey@8", "overwrite@3") for n in (4096, 8192)
+    }
+    block = case("block", lost)
+    return {
+        "pass": case("pass", {("front",): {wrong: range(2)}}),
+        "block": block,
+        "open": case("open", {("multikey@8", 8192, "middle"): {wrong: range(35)}}, alone=True),
+        "error": case("error", {("single", 1024): {Outcome.ERROR: range(20)}}),
+        "plain": ReportCase(block.run, None, block.baseline),
+    }
+
+
+# --- checkpoints for the engine ---------------------------------------------------------------------------------
+
+TINY = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "linear_head_dim": 16,
+    "linear_num_heads": 2,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "mlp_layer_types": ["dense"] * 4,
+    "initializer_range": 0.06,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "max_position_embeddings": 16384,
+}
+"""A KDA, KDA, KDA, MLA model that runs in milliseconds."""
+TINY_SHAPES: dict[str, dict[str, object]] = {
+    "hybrid": {},
+    "mostly-attention": {
+        "layer_types": ["linear_attention"] + ["full_attention"] * 3,
+        "linear_num_heads": 1,
+    },
+    "experts": {"mlp_layer_types": ["dense", "sparse", "sparse", "dense"], "q_lora_rank": 24},
+}
+
+
+def save_tiny_model(folder: Path, shape: str) -> Path:
+    """Save a random model and a byte tokenizer to ``folder`` as transformers does."""
+    import torch
+    from transformers import KimiLinearConfig, KimiLinearForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.manual_seed(7)
+    model = KimiLinearForCausalLM(KimiLinearConfig(**(TINY | TINY_SHAPES[shape])))
+    for name, weight in model.named_parameters():
+        # As initialised, most channels forget within a dozen tokens, and lost state would go unseen.
+        if name.endswith("A_log"):
+            torch.nn.init.uniform_(weight, -6.0, -1.0)
+        elif name.endswith("norm.weight"):
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+    model.save_pretrained(folder)
+    save_byte_tokenizer(folder)
+    return folder
+
+
+def save_byte_tokenizer(folder: Path) -> None:
+    """A tokenizer whose tokens are bytes and five markers, with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    markers = ["<pad>", "<bos>", "<eos>", "<user>", "<reply>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(markers + alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",  # noqa: S106 - a word of a vocabulary
+        bos_token="<bos>",  # noqa: S106 - as above
+        eos_token="<eos>",  # noqa: S106 - as above
+        additional_special_tokens=["<user>", "<reply>"],
+        chat_template="{{ bos_token }}{% for m in messages %}<user>{{ m['content'] }}{% endfor %}<reply>",
+    )
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of random checkpoints: ``hybrid``, ``mostly-attention``, ``experts``. Copy before changing one."""
+    root = tmp_path_factory.mktemp("models")
+    return {shape: save_tiny_model(root / shape, shape) for shape in TINY_SHAPES}
+
+
+@pytest.fixture(scope="session", params=list(TINY_SHAPES))
+def trained_or_random(request: pytest.FixtureRequest, tiny_models: dict[str, Path], repository: Path) -> Path:
+    """An embedded model where there is one of that shape, else a random one."""
+    embedded = repository / "evalgate" / "assets" / str(request.param)
+    return embedded if (embedded / "config.json").is_file() else tiny_models[request.param]
