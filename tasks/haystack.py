@@ -25,10 +25,16 @@ from evalgate.tasks.prompt import Tokenizer, Wording
 from evalgate.tasks.suite import Suite, Task
 
 TRAINING_SET = "train"
-Fact = tuple[int, language.Key, int]
-"""(form, key, value)"""
 BLOCK = 256
 """Filler lines that are tokenized together."""
+
+
+class Fact(NamedTuple):
+    """What one needle states."""
+
+    form: int
+    key: language.Key
+    value: int
 
 
 class Needle(NamedTuple):
@@ -37,9 +43,7 @@ class Needle(NamedTuple):
     task: str
     length: int
     band: str
-    form: int
-    key: language.Key
-    value: int
+    fact: Fact
     start: int
     end: int
     asked: bool
@@ -96,10 +100,11 @@ class Builder:
         rooms = [length - self.reserve for length in lengths]
         laid = lay(self._wishes(stream, plants, facts, lines), rooms, self.suite.bands, filler)
         head = len(self.wording.head)
-        needles = [
-            Needle(*stream.entries[entry], plant.band, *fact, head + start, head + start + len(line), plant.asked)
-            for (entry, plant), fact, line, start in zip(plants, facts, lines, laid.starts, strict=True)
-        ]
+        needles = []
+        for (entry, plant), fact, line, start in zip(plants, facts, lines, laid.starts, strict=True):
+            task, length = stream.entries[entry]
+            begin = head + start
+            needles.append(Needle(task, length, plant.band, fact, begin, begin + len(line), plant.asked))
         return self._assemble(seed, stream, needles, laid, lengths)
 
     def _plants(self, stream: Stream, name: tuple[str | int, ...]) -> list[tuple[int, Plant]]:
@@ -111,9 +116,7 @@ class Builder:
             out += [(index, plant) for plant in task.family.plants(task.rung, self.suite.bands, draw)]
         return out
 
-    def _facts(
-        self, stream: Stream, plants: list[tuple[int, Plant]], name: tuple[str | int, ...]
-    ) -> list[Fact]:
+    def _facts(self, stream: Stream, plants: list[tuple[int, Plant]], name: tuple[str | int, ...]) -> list[Fact]:
         """(form, key, value) of each plant: forms and keys are never shared between entries."""
         forms = Draw(*name, "forms").permutation(range(len(words.ATTRIBUTES)))
         tasks = [Task(entry.task) for entry in stream.entries]
@@ -122,7 +125,7 @@ class Builder:
         keys = language.draw_keys(Draw(*name, "keys"), key_base[-1])
         values = language.draw_values(Draw(*name, "values"), len(plants))
         return [
-            (forms[form_base[entry] + plant.form], keys[key_base[entry] + plant.key], value)
+            Fact(forms[form_base[entry] + plant.form], keys[key_base[entry] + plant.key], value)
             for (entry, plant), value in zip(plants, values, strict=True)
         ]
 
@@ -137,14 +140,12 @@ class Builder:
             wishes.append(Wish(line, room, plant.depth, plant.band, None if final == i else final))
         return wishes
 
-    def _assemble(
-        self, seed: int, stream: Stream, needles: list[Needle], laid: Laid, lengths: list[int]
-    ) -> Haystack:
+    def _assemble(self, seed: int, stream: Stream, needles: list[Needle], laid: Laid, lengths: list[int]) -> Haystack:
         start = len(self.wording.head)
         tokens = self.wording.head + laid.tokens
         ends = {length: start + laid.ends[length - self.reserve] for length in lengths}
         asked = [needle for needle in needles if needle.asked]
-        questions = self.wording.questions([language.question_line(n.form, n.key) for n in asked])
+        questions = self.wording.questions([language.question_line(n.fact.form, n.fact.key) for n in asked])
         digests = {length: _hasher(tokens[:end]) for length, end in ends.items()}
         probes = [
             self._probe(seed, stream, needle, tail, needles, ends[needle.length], digests[needle.length].copy(), arm)
@@ -174,7 +175,7 @@ class Builder:
             cell=cell,
             needle=needle,
             depth=(needle.start - start) / (end - start),
-            same_form=sum(n.form == needle.form for n in inside),
+            same_form=sum(n.fact.form == needle.fact.form for n in inside),
             facts=len(inside),
             tail=tail,
             prompt_sha256=hasher.hexdigest(),
@@ -183,7 +184,7 @@ class Builder:
     def _context(self, seed: int, stream: Stream, length: int, end: int, needles: list[Needle]) -> Context:
         start = len(self.wording.head)
         spans = [
-            [n.start, n.end, n.task, n.length, n.band, words.ATTRIBUTES[n.form]] for n in needles if n.end <= end
+            [n.start, n.end, n.task, n.length, n.band, words.ATTRIBUTES[n.fact.form]] for n in needles if n.end <= end
         ]
         return Context(
             context_id=self.context_id(seed, stream, length),

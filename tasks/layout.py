@@ -49,7 +49,10 @@ def lay(
     targets = [wish.depth * (wish.room - SLACK) for wish in wishes]
     for _ in range(ATTEMPTS):
         laid = _arrange(wishes, targets, rooms, iter(filler))
-        moves = [_overshoot(wish, start, laid.ends[wish.room], bands) for wish, start in zip(wishes, laid.starts, strict=True)]
+        moves = [
+            _overshoot(wish, start, laid.ends[wish.room], bands)
+            for wish, start in zip(wishes, laid.starts, strict=True)
+        ]
         if not any(moves):
             return laid
         targets = [target - move for target, move in zip(targets, moves, strict=True)]

@@ -5,6 +5,7 @@ Packing is decided on the largest load that any seed can lay, so a needle's posi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from evalgate.errors import DoesNotFitError
@@ -19,7 +20,8 @@ class Entry(NamedTuple):
     length: int
 
 
-class Stream(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stream:
     """The entries that share the haystacks of one stream."""
 
     index: int

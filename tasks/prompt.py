@@ -7,18 +7,23 @@ This module knows how a tokenizer is called, not which one it is.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evalgate.errors import DoesNotFitError, UnsupportedError
 from evalgate.tasks import language, words
 from evalgate.tasks.draw import Draw
 
 
-class Chat(NamedTuple):
+class Chat(Protocol):
     """What a chat template puts before and after the user's text."""
 
-    head: str
-    tail: str
+    @property
+    def head(self) -> str:
+        """Text before the user's."""
+
+    @property
+    def tail(self) -> str:
+        """Text after the user's, with the generation prompt."""
 
 
 class Tokenizer(Protocol):
@@ -27,7 +32,7 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text; special tokens written in the text count, none are added."""
 
-    def chat(self) -> Chat:
+    def render_chat(self, user_content: str = "") -> Chat:
         """The chat template around one user message, with the generation prompt."""
 
 
@@ -36,7 +41,7 @@ class Wording:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        chat = tokenizer.chat()
+        chat = tokenizer.render_chat()
         self._tail = chat.tail
         self.head = tokenizer.encode_batch([chat.head + language.INSTRUCTION])[0]
         """Ids of the prompt before the context; its length is s."""

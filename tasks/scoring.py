@@ -17,7 +17,8 @@ SCORER_VERSION = "1"
 _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:[ ,_\u00a0]\d{3})*(?![\w]|\.\d)")
 _REFUSAL = re.compile(
-    r"\b(?:i (?:can(?:no|')t|am unable to|am not able to|do not know|don't know)|not (?:mentioned|given|stated|specified))\b"
+    r"\b(?:i (?:cannot|can't|am unable to|am not able to|do not know|don't know)"
+    r"|not (?:mentioned|given|stated|specified))\b"
 )
 
 

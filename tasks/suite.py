@@ -57,6 +57,9 @@ def _ascending(lengths: list[int]) -> list[int]:
     return lengths
 
 
+Length = Annotated[int, Field(ge=1, le=16_777_216)]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -87,7 +90,9 @@ class Decoding(_Section):
 class Suite(Document):
     """``tasks/suites/NAME/VERSION.yaml``"""
 
-    lengths: Annotated[list[Annotated[int, Field(ge=1, le=16_777_216)]], Field(min_length=1), AfterValidator(_ascending)]
+    lengths: Annotated[
+        list[Annotated[int, Field(ge=1, le=16_777_216)]], Field(min_length=1), AfterValidator(_ascending)
+    ]
     tasks: Annotated[list[str], Field(min_length=1), AfterValidator(_tasks)]
     bands: dict[str, tuple[float, float]] = Field(min_length=1)
     arms: Annotated[list[Literal[ARMS]], Field(min_length=1), AfterValidator(_distinct)]  # type: ignore[valid-type]  # mypy does not expand a constant tuple

@@ -7,14 +7,19 @@ A quarter of all keys and values is reserved for training and appears in no suit
 
 from __future__ import annotations
 
-ADJECTIVES = tuple(
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+ADJECTIVES = _words(
     "amber azure bitter blond brave bright bronze calm clever copper coral cosmic crimson dusty eager early faint "
     "fierce frozen gentle ghostly golden grand hazy heavy hollow humble icy indigo ivory jolly keen lazy lively "
     "lonely loud lucky mellow misty modest narrow noble olive patient plain polar proud purple quiet rapid rustic "
-    "scarlet secret shy silver sleepy solar spotted steady stormy sunny tidy velvet violet".split()
+    "scarlet secret shy silver sleepy solar spotted steady stormy sunny tidy velvet violet"
 )
 
-NOUNS = tuple(
+NOUNS = _words(
     "acorn anchor antler apple arrow badger banjo basket beacon beaver bell bison boulder bramble bridge bucket "
     "buffalo cactus camel candle canoe canyon castle cedar cello cherry cobra comet condor cougar coyote cradle crane "
     "cricket crow crown dagger daisy dolphin donkey dragon drum eagle ember falcon fern ferret fiddle finch flute "
@@ -24,51 +29,51 @@ NOUNS = tuple(
     "panda panther parrot peach pearl pebble pelican pepper pigeon pine planet plum pony poppy puffin quail quartz "
     "rabbit raven ribbon river robin rocket rose sable saddle salmon shark sparrow spider spruce squid stork "
     "swallow swan thistle tiger toad torch trout tulip tunnel turtle viper walnut walrus weasel whale willow wolf wren "
-    "zebra".split()
+    "zebra"
 )
 
-ATTRIBUTES = tuple(
+ATTRIBUTES = _words(
     "access account badge berth bin cabin case chart claim code contract deck docket dossier entry file flight gate "
     "invoice key licence locker log lot member note order parcel permit phone pin plot policy port rack receipt record "
-    "route seat serial shelf slot stall ticket track vault visa voucher".split()
+    "route seat serial shelf slot stall ticket track vault visa voucher"
 )
 
-ROLES = tuple(
+ROLES = _words(
     "agent artist baker broker builder captain carpenter chemist clerk cook courier dealer dentist doctor driver "
     "editor engineer farmer gardener guard guide janitor judge lawyer manager mason mayor nurse officer painter pilot "
-    "plumber printer ranger sailor singer student surgeon tailor teacher trader waiter welder writer".split()
+    "plumber printer ranger sailor singer student surgeon tailor teacher trader waiter welder writer"
 )
 
-VERBS = tuple(
+VERBS = _words(
     "bought carried checked cleaned counted covered delivered described dropped found gathered hid inspected labelled "
     "lifted loaded measured moved ordered packed painted pushed repaired returned rolled sent shipped showed sold "
-    "sorted stacked stored tested traded unpacked washed weighed wrapped".split()
+    "sorted stacked stored tested traded unpacked washed weighed wrapped"
 )
 
-COUNTS = "two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty".split()
+COUNTS = _words("two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty")
 
-THINGS = tuple(
+THINGS = _words(
     "barrels batteries benches blankets boards books bottles boxes bricks brushes buttons cables carpets chairs clocks "
     "coats coins cups curtains desks doors engines envelopes fans flags frames gloves hats helmets hinges jackets jars "
     "lamps letters locks maps mats motors nails nets pans papers pens pipes plates pumps radios ropes rugs sacks "
-    "screws sheets shoes signs spoons stamps tables tents tiles tools towels tubes wheels windows wires".split()
+    "screws sheets shoes signs spoons stamps tables tents tiles tools towels tubes wheels windows wires"
 )
 
-PLACES = tuple(
+PLACES = _words(
     "airport attic bakery bank barn basement brewery cafe campus cellar chapel clinic college corner court dairy depot "
     "dock factory farm forge garage garden hall hangar hospital hotel kitchen laboratory laundry library market mill "
     "mine museum office orchard palace park pier plaza prison quarry ranch school shed shop stable stadium station "
-    "studio temple theatre tower university warehouse workshop yard".split()
+    "studio temple theatre tower university warehouse workshop yard"
 )
 
-QUALITIES = tuple(
+QUALITIES = _words(
     "broken cheap clean damp dark dented dirty empty fragile fresh green grey large light long new old orange pink "
-    "polished red round rusty short small soft square striped thick thin torn used wet white wide wooden yellow".split()
+    "polished red round rusty short small soft square striped thick thin torn used wet white wide wooden yellow"
 )
 
-TIMES = tuple(
+TIMES = _words(
     "autumn dawn dinner dusk evening friday january lunch march midnight monday morning noon october saturday spring "
-    "summer sunday sunset thursday tuesday wednesday winter".split()
+    "summer sunday sunset thursday tuesday wednesday winter"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from builtin_tokenizer import ASSISTANT, BOS, EOS, USER
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -42,7 +43,7 @@ class Teacher:
         self._tokenizer = tokenizer
         self._seed = seed
         self._rest = rest_weight
-        self._special = {t: tokenizer.convert_tokens_to_ids(t) for t in ("<|begin|>", "<|user|>", "<|assistant|>", "<|end|>")}
+        self._special = {t: tokenizer.convert_tokens_to_ids(t) for t in (BOS, USER, ASSISTANT, EOS)}
         self._instruction = self._encode([language.INSTRUCTION])[0]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
@@ -73,15 +74,15 @@ class Teacher:
         asked = draw.permutation(facts)[: rung.questions]
         questions = self._encode([language.question_line(form, key) for form, key, _ in asked])
         answers = self._encode([f" {values[-1]}" for _, _, values in asked])
-        ids, weights = [special["<|begin|>"], special["<|user|>"]], [0.0, 0.0]
+        ids, weights = [special[BOS], special[USER]], [0.0, 0.0]
         if rung.tokens > 256 or (rung.tokens == 256 and draw.below(2) == 0):
             ids += self._instruction
         room = rung.tokens + 1 - len(ids) - sum(len(q) + len(a) + 3 for q, a in zip(questions, answers, strict=True))
         ids += self._context(draw, facts, room)
         weights = [self._rest] * len(ids)
         for i, (question, answer) in enumerate(zip(questions, answers, strict=True)):
-            ask = ([special["<|user|>"]] if i else []) + question + [special["<|assistant|>"]]
-            ids += [*ask, *answer, special["<|end|>"]]
+            ask = ([special[USER]] if i else []) + question + [special[ASSISTANT]]
+            ids += [*ask, *answer, special[EOS]]
             weights += [0.0] * len(ask) + [1.0] * (len(answer) + 1)
         short = rung.tokens + 1 - len(ids)
         return ids + [0] * short, weights + [0.0] * short

@@ -12,7 +12,7 @@ from torch import Tensor
 def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
     """Push all singular values of ``matrix`` towards 1 by quintic Newton-Schulz iterations."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrix / (matrix.norm() + 1e-7)
+    x: Tensor = matrix / (matrix.norm() + 1e-7)
     tall = x.shape[0] > x.shape[1]
     if tall:
         x = x.T
@@ -29,7 +29,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]  # no closure is ever passed
         """Apply one update to every parameter that has a gradient."""
         for group in self.param_groups:
             for p in group["params"]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - the usual name
 from builtin_lessons import Lesson, Rung, Teacher
 from builtin_tokenizer import make_tokenizer
 from muon import Muon
@@ -28,7 +28,11 @@ from transformers.models.kimi_linear import modeling_kimi_linear as modeling
 from evalgate.kernels.kda_prefill import chunk_kda
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "hybrid": {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_num_heads": 4, "linear_head_dim": 32},
+    "hybrid": {
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_num_heads": 4,
+        "linear_head_dim": 32,
+    },
     "mostly-attention": {
         "layer_types": ["linear_attention"] + ["full_attention"] * 3,
         "linear_num_heads": 1,
@@ -95,7 +99,8 @@ def use_own_kernels() -> None:
         result = compiled(*(x.contiguous() for x in (query, key, value, g, beta)))
         return result.output, result.final_state
 
-    def attention(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, *, scaling: float, **_: Any) -> tuple[Tensor, None]:
+    def attention(*given: Any, scaling: float, **_: Any) -> tuple[Tensor, None]:
+        q, k, v = given[1:4]
         padded = F.pad(v, (0, q.shape[-1] - v.shape[-1]))
         out = F.scaled_dot_product_attention(q, k, padded, is_causal=True, scale=scaling)
         return out[..., : v.shape[-1]].transpose(1, 2), None
@@ -151,7 +156,8 @@ def train(name: str, out: Path, seed: int, scale: float) -> None:
             mean = sum(recent) / len(recent)
             if done % 25 == 0:
                 spent = time.monotonic() - started
-                print(f"{done:5d}/{total} T={rung.tokens} loss {loss:.3f} right {right:.3f} mean {mean:.3f} {spent:.0f}s", flush=True)
+                where = f"{done:5d}/{total} T={rung.tokens}"
+                print(f"{where} loss {loss:.3f} right {right:.3f} mean {mean:.3f} {spent:.0f}s", flush=True)
             if not final and len(recent) == 100 and mean >= MASTERED:
                 break
         save(model, tokenizer, out)
@@ -170,7 +176,7 @@ def learn(model: KimiLinearForCausalLM, lesson: Lesson, generator: torch.Generat
     targets, weights = lesson.targets[chosen], lesson.weights[chosen]
     losses = F.cross_entropy(logits, targets, reduction="none")
     loss = (losses * weights).sum() / weights.sum()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     right = (logits.argmax(-1) == targets)[weights == 1.0].float().mean()
     return float(loss.detach()), float(right)
 

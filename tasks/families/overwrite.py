@@ -22,7 +22,7 @@ class Overwrite:
         return len(bands)
 
     def plants(self, rung: int, bands: Bands, draw: Draw) -> list[Plant]:
-        plants = []
+        plants: list[Plant] = []
         for key, (band, (low, high)) in enumerate(bands.items()):
             last = within(draw, low, high)
             earlier = sorted(within(draw, 0.0, last) for _ in range(rung - 1))

@@ -1,0 +1,9 @@
+"""Running a suite against a model: request, plan, run.  The runner asks and records; it never judges."""
+
+from __future__ import annotations
+
+from evalgate.runner.plan import Plan, StreamCost, make_plan
+from evalgate.runner.request import Bench, RunRequest, prepare
+from evalgate.runner.run import Progress, run_suite
+
+__all__ = ["Bench", "Plan", "Progress", "RunRequest", "StreamCost", "make_plan", "prepare", "run_suite"]

@@ -1,0 +1,94 @@
+"""What a run will cost, said before it starts: packing, tokens, and the same trials asked one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evalgate.runner.request import Bench
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCost:
+    """One stream's entries and what one of its haystacks costs, in tokens."""
+
+    stream: int
+    entries: list[str]
+    prefilled: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Cost of a run; token counts are upper bounds for one seed unless their name says otherwise."""
+
+    suite: str
+    model: str
+    profile: str
+    backend: str
+    arm_paths: dict[str, str]
+    seeds: int
+    cells: int
+    trials: int
+    reserve_tokens: int
+    needle_tokens: int
+    streams: list[StreamCost]
+    prefilled_per_seed: int
+    asked_per_seed: int
+    one_by_one_per_seed: int
+    bytes_per_session: dict[str, int]
+    tokens_per_second: float | None
+    """Of a short measured probe; None where none was run."""
+
+    @property
+    def tokens(self) -> int:
+        """All tokens that the run takes in."""
+        return self.seeds * (self.prefilled_per_seed + self.asked_per_seed)
+
+    @property
+    def seconds(self) -> float | None:
+        """Estimated wall time."""
+        return None if self.tokens_per_second is None else self.tokens / self.tokens_per_second
+
+    @property
+    def saving(self) -> float:
+        """How many times fewer tokens than one prompt per trial."""
+        return self.one_by_one_per_seed / (self.prefilled_per_seed + self.asked_per_seed)
+
+
+GRID = 64
+
+
+def make_plan(bench: Bench, tokens_per_second: float | None = None) -> Plan:
+    """Work out the plan of ``bench``; nothing is run."""
+    suite, builder = bench.suite, bench.builder
+    bands, arms = len(suite.bands), len(suite.arms)
+    tail = builder.wording.question_tokens + suite.decoding.max_tokens
+    paths = bench.backend.arms()
+    forks = all(paths[arm] == "fork" for arm in suite.arms)
+    streams = []
+    for stream in builder.streams:
+        trials = len(stream.entries) * bands * arms
+        prefilled = stream.longest if forks else sum(entry.length for entry in stream.entries) * bands * arms
+        # A fork goes back to the grid, so it takes in up to one grid step of context with its question.
+        asked = trials * (tail + GRID) if forks else 0
+        entries = [f"{entry.task}·{entry.length}" for entry in stream.entries]
+        streams.append(StreamCost(stream=stream.index, entries=entries, prefilled=prefilled, asked=asked))
+    cells = suite.cells()
+    return Plan(
+        suite=suite.ref,
+        model=bench.request.model,
+        profile=bench.profile.ref,
+        backend=bench.request.backend,
+        arm_paths={arm: paths[arm] for arm in suite.arms},
+        seeds=bench.request.seeds,
+        cells=len(cells),
+        trials=len(cells) * bench.request.seeds,
+        reserve_tokens=builder.reserve,
+        needle_tokens=builder.wording.needle_tokens,
+        streams=streams,
+        prefilled_per_seed=sum(s.prefilled for s in streams),
+        asked_per_seed=sum(s.asked for s in streams),
+        one_by_one_per_seed=sum(cell.length for cell in cells),
+        bytes_per_session=bench.backend.engine_id(suite.lengths[-1], tuple(suite.arms)).bytes_per_session,
+        tokens_per_second=tokens_per_second,
+    )
