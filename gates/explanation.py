@@ -29,7 +29,11 @@ def tell_cell(tally: Tally, planned: CellPlan, absolute: Absolute, pair: PairedR
 
 
 def _recalled(tally: Tally) -> str:
-    unknown = [f"{count} {name}" for count, name in ((tally.errors, "errors"), (tally.missing, "missing")) if count > 0]
+    unknown = []
+    if tally.errors:
+        unknown.append(f"{tally.errors} error{'s' if tally.errors > 1 else ''}")
+    if tally.missing:
+        unknown.append(f"{tally.missing} missing")
     return f"recalled {tally.k}/{tally.n}" + (f" ({', '.join(unknown)})" if unknown else "")
 
 

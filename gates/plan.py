@@ -40,6 +40,13 @@ def look(looks: Sequence[int], seeds: int) -> int | None:
     return max((n for n in looks if n <= seeds), default=None)
 
 
+def seeds_needed(policy: Policy) -> int:
+    """Seeds that a run needs so that every cell can be judged; raises UnsupportedError as ``look`` does."""
+    n = look(policy.looks, max(policy.looks))
+    assert n is not None, "the largest look is within itself"
+    return max(n, *(policy.n_guard for rule in policy.rules.values() if rule.tier == "guard"), 0)
+
+
 def plan(policy: Policy, n: int) -> list[CellPlan]:
     """Plan every cell of ``policy`` at the look of ``n`` seeds; each budget is split evenly over its cells."""
     rules = policy.rules

@@ -65,7 +65,7 @@ def _not_empty(run: RunRecord) -> Finding:
 def _duplicates(run: RunRecord) -> Finding:
     if not run.duplicates:
         return ok("duplicates", "no trial is counted twice")
-    detail = f"{len(run.duplicates)} trials are held twice ({listed(run.duplicates)}), expected once; run it again"
+    detail = f"found trials that are held twice ({listed(run.duplicates)}), expected each once; run the suite again"
     return failed("duplicates", Reason.DUPLICATE_TRIALS, detail)
 
 
@@ -77,7 +77,7 @@ def _planned(run: RunRecord) -> Finding:
     return failed(
         "planned",
         Reason.UNPLANNED_TRIALS,
-        f"{len(run.unplanned)} trials are of cells or seeds that the run's plan does not name "
+        "found trials of cells or seeds that the run's plan does not name "
         f"(cells {listed(cells)}; seeds {listed(seeds)} of {run.manifest.seeds}); run the suite again",
         cells,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from evalgate.runner.plan import Plan, StreamCost, make_plan
+from evalgate.runner.probe import probe
 from evalgate.runner.request import Bench, RunRequest, prepare
 from evalgate.runner.run import Progress, run_suite
 
-__all__ = ["Bench", "Plan", "Progress", "RunRequest", "StreamCost", "make_plan", "prepare", "run_suite"]
+__all__ = ["Bench", "Plan", "Progress", "RunRequest", "StreamCost", "make_plan", "prepare", "probe", "run_suite"]

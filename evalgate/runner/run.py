@@ -70,17 +70,21 @@ def _begin(out: Path, asked: Manifest) -> tuple[RunFolder, Manifest]:
 def _run_haystack(bench: Bench, folder: RunFolder, seed: int, stream: Stream) -> int:
     """Ask one haystack and commit it; returns the tokens of its prompt."""
     haystack = bench.builder.build(seed, stream)
-    group = _group(bench, haystack)
-    answers = {answer.trial_id: answer for answer in bench.backend.answer(group)}
-    missing = [probe.trial_id for probe in haystack.probes if probe.trial_id not in answers]
-    if missing or len(answers) != len(haystack.probes):
-        raise InvalidRunError(
-            f"backend {bench.request.backend} answered {len(answers)} of {len(haystack.probes)} questions of haystack "
-            f"{seed}-{stream.index}; nothing of it was kept, run again"
-        )
-    trials = [_trial(bench, haystack, stream, probe, answers[probe.trial_id]) for probe in haystack.probes]
+    trials = ask_haystack(bench, haystack, stream)
     folder.write_part(seed, stream.index, haystack.contexts, trials)
     return len(haystack.tokens)
+
+
+def ask_haystack(bench: Bench, haystack: Haystack, stream: Stream) -> list[Trial]:
+    """Ask every question of one haystack.  Raises InvalidRunError unless each is answered exactly once."""
+    answered = bench.backend.answer(_group(bench, haystack))
+    answers = {answer.trial_id: answer for answer in answered}
+    if len(answered) != len(answers) or answers.keys() != {probe.trial_id for probe in haystack.probes}:
+        raise InvalidRunError(
+            f"backend {bench.request.backend} gave {len(answered)} answers to the {len(haystack.probes)} questions of "
+            f"haystack {haystack.seed}-{haystack.stream}; nothing of it was kept, run again"
+        )
+    return [_trial(bench, haystack, stream, probe, answers[probe.trial_id]) for probe in haystack.probes]
 
 
 def _group(bench: Bench, haystack: Haystack) -> Group:

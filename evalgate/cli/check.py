@@ -1,0 +1,54 @@
+"""`evalgate check`: the CI step; run by the policy's looks, judge, report, and exit with the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evalgate.cli import console
+from evalgate.cli.gate import judge_and_tell
+from evalgate.cli.report import write_report
+from evalgate.cli.run import BackendName, Dtype, Model, ProfileName, SeedSet, Suite, execute
+
+
+def check(
+    suite: Suite,
+    model: Model,
+    policy: Annotated[str, typer.Option(help="Policy: NAME (newest), NAME@1.0.0, or a YAML file.")],
+    out: Annotated[Path, typer.Option(help="Run folder to write; the report goes to report.html in it.")],
+    profile: ProfileName = "full",
+    backend: BackendName = "native",
+    baseline: console.Baseline = None,
+    seed_set: SeedSet = "main",
+    dtype: Dtype = "fp32",
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write Markdown to this file.")] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="In a GitHub job: write its summary, its outputs and an annotation.")
+    ] = False,
+    json: console.Json = False,
+) -> None:
+    """Run SUITE as the policy plans, judge it, write the report. The exit code is the verdict."""
+    from evalgate.gates.plan import seeds_needed
+    from evalgate.gates.policy import load_policy
+    from evalgate.runner import RunRequest
+
+    request = RunRequest(
+        suite=suite,
+        model=model,
+        profile=profile,
+        backend=backend,
+        dtype=dtype,
+        seeds=seeds_needed(load_policy(policy)),
+        seed_set=seed_set,
+    )
+    execute(request, out)
+    code = judge_and_tell(
+        out, policy, baseline=baseline, profile=profile, junit=junit, markdown=markdown, github=github, json=json
+    )
+    write_report(out, out / "report.html", baseline, policy)
+    if not json:
+        console.say(f"report: {out / 'report.html'}")
+    raise typer.Exit(code)

@@ -1,0 +1,94 @@
+"""What a command says: text or one JSON object on standard output, one red line on standard error.
+
+What it prints was often written by a model or found in a file, so control characters never reach the terminal.
+A reader who closes the pipe early does not change the exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json as codec
+import os
+import sys
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from evalgate.errors import RefusedError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["Baseline", "Json", "Run", "complain", "emit", "existing_file_is_kept", "open_console", "say"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Run = Annotated[Path, typer.Argument(help="Run folder.", show_default=False)]
+Baseline = Annotated[Path | None, typer.Option(help="Run folder to compare with, over the same haystacks.")]
+
+WIDTH_OF_A_LOG = 120
+"""Columns where nobody's terminal says how wide it is."""
+
+
+def open_console(file: IO[str] | None = None) -> Console:
+    """A rich console on ``file`` (standard output by default); colours only on a terminal."""
+    from rich.console import Console
+
+    file = file or sys.stdout
+    return Console(
+        file=file,
+        width=None if file.isatty() else WIDTH_OF_A_LOG,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not file.isatty(),
+    )
+
+
+def say(*lines: RenderableType) -> None:
+    """Print text or tables to standard output."""
+    with _open_ended():
+        console = open_console()
+        for line in lines:
+            console.print(_visible(line) if isinstance(line, str) else line)
+        sys.stdout.flush()
+
+
+def emit(body: object) -> None:
+    """Print one JSON value to standard output."""
+    with _open_ended():
+        sys.stdout.write(codec.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+
+def complain(message: str, kind: str, code: int) -> None:
+    """Say in red, on standard error, why the command ended; with ``--json`` also as an object on standard output."""
+    if "--json" in sys.argv[1:]:
+        emit({"error": {"type": kind, "message": message, "exit_code": int(code)}})
+    text = f"error: {_visible(message)}"
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        text = f"\x1b[31m{text}\x1b[0m"
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def existing_file_is_kept(path: Path) -> None:
+    """Raise RefusedError where ``path`` is there already: what a person wrote is not overwritten."""
+    if path.exists():
+        raise RefusedError(f"{path} is there already; choose another --out, or move it away")
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs"} else "\ufffd" for c in text)
+
+
+@contextlib.contextmanager
+def _open_ended() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        # The reader has gone; what is still to be flushed at exit has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

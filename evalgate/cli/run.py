@@ -1,0 +1,156 @@
+"""`evalgate run`: ask a suite of a model under a profile, or say what that would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evalgate.cli import console
+from evalgate.errors import RefusedError
+
+if TYPE_CHECKING:
+    from evalgate.runner import Bench, Plan, Progress, RunRequest
+
+Suite = Annotated[str, typer.Argument(help="Suite: NAME (newest), NAME@1.0.0, or a YAML file.", show_default=False)]
+Model = Annotated[str, typer.Option(help="builtin:hybrid, builtin:mostly-attention, a checkpoint folder, or a hub id.")]
+ProfileName = Annotated[str, typer.Option(help="Compression profile: NAME, NAME@1.0.0, or a YAML file.")]
+BackendName = Annotated[str, typer.Option(help="What answers: native or hf.")]
+Dtype = Annotated[str, typer.Option(help="Compute dtype: fp32, bf16 or fp64.")]
+SeedSet = Annotated[str, typer.Option(help="Name of the seed set that haystacks are drawn from.")]
+
+
+def run(
+    suite: Suite,
+    model: Model,
+    profile: ProfileName = "full",
+    backend: BackendName = "native",
+    out: Annotated[Path | None, typer.Option(help="Run folder to write; a killed run goes on there.")] = None,
+    seeds: Annotated[int, typer.Option(help="Haystacks per stream: n of every cell.")] = 100,
+    seed_set: SeedSet = "main",
+    dtype: Dtype = "fp32",
+    plan: Annotated[bool, typer.Option("--plan", help="Only print tokens, time, memory and P(PASS).")] = False,
+    policy: Annotated[str | None, typer.Option(help="With --plan: the policy whose chances are printed.")] = None,
+    json: console.Json = False,
+) -> None:
+    """Run SUITE against a model and keep every trial in a run folder."""
+    from evalgate.runner import RunRequest
+
+    request = RunRequest(
+        suite=suite, model=model, profile=profile, backend=backend, dtype=dtype, seeds=seeds, seed_set=seed_set
+    )
+    if plan:
+        _show_plan(request, policy, json=json)
+        return
+    if policy is not None:
+        raise RefusedError("--policy goes with --plan; judge a finished run with `evalgate gate RUN --policy ...`")
+    if out is None:
+        raise RefusedError("--out is missing: name the run folder to write, such as --out runs/first")
+    body = execute(request, out)
+    if json:
+        console.emit(body)
+    else:
+        console.say(
+            f"{out}: {body['trials']} trials, {body['correct']} right, {body['errors']} errors",
+            f"next: evalgate gate {out} --policy POLICY",
+        )
+
+
+def execute(request: RunRequest, out: Path) -> dict[str, object]:
+    """Prepare and run ``request`` with progress on standard error; returns what the JSON output says."""
+    from evalgate.records import Outcome
+    from evalgate.runner import prepare, run_suite
+
+    with progress(f"{request.suite} · {request.model} · {request.profile}") as report:
+        folder = run_suite(prepare(request), out, report)
+    trials = folder.trials()
+    manifest = folder.manifest()
+    return {
+        "run": str(out),
+        "run_id": manifest.run_id,
+        "trials": len(trials),
+        "correct": sum(trial.outcome is Outcome.CORRECT for trial in trials),
+        "errors": sum(trial.outcome is Outcome.ERROR for trial in trials),
+        "wall_s": manifest.wall_s,
+    }
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[Progress], None]]:
+    """A progress line with rate and time left, on standard error and only on a terminal; else a line now and then."""
+    import sys
+
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    terminal = sys.stderr.isatty()
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    ]
+    bar = Bar(*columns, console=console.open_console(sys.stderr), disable=not terminal, transient=True)
+    task = bar.add_task(title, total=None, rate="")
+    said = 0
+
+    def report(state: Progress) -> None:
+        nonlocal said
+        rate = f"{state.tokens / state.seconds:,.0f} tok/s" if state.tokens and state.seconds else ""
+        bar.update(task, completed=state.done, total=state.total, rate=rate)
+        tenth = 10 * state.done // max(1, state.total)
+        if not terminal and tenth > said:
+            said = tenth
+            sys.stderr.write(f"{title}: {state.done}/{state.total} haystacks {rate}\n")
+
+    with bar:
+        yield report
+
+
+def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
+    from dataclasses import asdict
+
+    from evalgate.gates.policy import load_policy
+    from evalgate.gates.power import power
+    from evalgate.runner import make_plan, prepare, probe
+
+    rules = None if policy is None else load_policy(policy)
+    bench: Bench = prepare(request)
+    plan = make_plan(bench, probe(bench))
+    chances = [] if rules is None else power(rules)
+    if json:
+        derived = {"tokens": plan.tokens, "seconds": plan.seconds, "saving": plan.saving}
+        console.emit(asdict(plan) | derived | {"power": [chance._asdict() for chance in chances]})
+        return
+    console.say(*_plan_lines(plan))
+    for chance in chances:
+        passes = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.passes.items())
+        blocks = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.blocks.items())
+        console.say(
+            f"{chance.cells} {chance.tier} cells, bar {chance.bar}, n {chance.n}: "
+            f"PASS at k >= {chance.pass_min}, BLOCK at k <= {chance.block_max}",
+            f"  P(PASS) of one cell at true recall {passes}",
+            f"  P(BLOCK) of one cell at true recall {blocks}",
+        )
+
+
+def _plan_lines(plan: Plan) -> list[str]:
+    session = ", ".join(f"{name} {count:,}" for name, count in plan.bytes_per_session.items())
+    seconds = plan.seconds
+    lines = [f"{plan.suite} · {plan.model} · {plan.profile} · {plan.backend} {plan.arm_paths}"]
+    lines += [
+        f"  stream {s.stream}: {s.prefilled:,} tokens prefilled, at most {s.asked:,} asked: {', '.join(s.entries)}"
+        for s in plan.streams
+    ]
+    lines += [
+        f"  {plan.seeds} seeds, {plan.cells} cells, {plan.trials:,} trials, {plan.tokens:,} tokens at most",
+        f"  one prompt per trial would take {plan.one_by_one_per_seed * plan.seeds:,} tokens: {plan.saving:.1f}x",
+        f"  bytes per session: {session}",
+    ]
+    if seconds is not None:
+        lines.append(f"  about {seconds:,.0f} s at {plan.tokens_per_second:,.0f} tokens/s (measured on two haystacks)")
+    return lines

@@ -1,0 +1,113 @@
+"""`evalgate runs list|show`: what a folder of runs holds, and what one run is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evalgate.cli import console
+from evalgate.errors import EvalgateError, InvalidRunError
+
+if TYPE_CHECKING:
+    from evalgate.store import RunFolder
+
+app = typer.Typer(help="Run folders: what they hold.", no_args_is_help=True)
+
+DEPTH = 3
+"""Folders under the one that is listed in which runs are looked for."""
+
+
+@app.command("list")
+def runs_list(
+    folder: Annotated[Path, typer.Argument(help="Folder in which to look.")] = Path(),
+    json: console.Json = False,
+) -> None:
+    """List every run under FOLDER, broken ones too."""
+    if not folder.is_dir():
+        raise InvalidRunError(f"{folder} is not a folder")
+    found = sorted(
+        {path.parent for depth in range(1, DEPTH + 1) for path in folder.glob("*/" * depth + "manifest.json")}
+    )
+    rows = [_row(path) for path in found]
+    if json:
+        console.emit({"folder": str(folder), "runs": rows})
+        return
+    if not rows:
+        console.say(f"no runs in {folder}; make one with `evalgate run SUITE --model M --profile P --out RUN`")
+        return
+    from rich.table import Table
+
+    table = Table("run", "status", "suite", "model", "profile", "seeds", "verdicts")
+    for row in rows:
+        verdicts = ", ".join(f"{name}: {status}" for name, status in row["verdicts"].items())
+        words = [row[key] for key in ("path", "status", "suite", "model", "profile", "seeds")]
+        table.add_row(*(str(word) for word in words), verdicts or row["fault"] or "none")
+    console.say(table)
+
+
+@app.command("show")
+def runs_show(run: console.Run, json: console.Json = False) -> None:
+    """Show one run: identity, effective settings, how many answers were right, and its verdicts."""
+    from evalgate.store import RunFolder
+
+    folder = RunFolder.open(run)
+    manifest = folder.manifest()
+    trials = folder.trials()
+    outcomes = Counter(str(trial.outcome) for trial in trials)
+    body = manifest.model_dump(mode="json", exclude={"suite_body", "cells"}) | {
+        "cells": len(manifest.cells),
+        "trials": len(trials),
+        "outcomes": dict(sorted(outcomes.items())),
+        "counters": folder.counters(),
+        "verdicts": _verdicts(folder),
+    }
+    if json:
+        console.emit(body)
+        return
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in body.items():
+        for at, line in enumerate(_lines(value)):
+            table.add_row("" if at else name, line)
+    console.say(table)
+
+
+def _row(path: Path) -> dict[str, Any]:
+    from evalgate.store import RunFolder
+
+    folder = RunFolder(path)
+    row: dict[str, Any] = dict.fromkeys(("status", "suite", "model", "profile", "seeds", "fault"), "")
+    row |= {"path": str(path), "verdicts": {}}
+    try:
+        manifest = folder.manifest()
+        row |= {
+            "status": manifest.status,
+            "suite": f"{manifest.suite.name}@{manifest.suite.version}",
+            "model": manifest.model.name,
+            "profile": f"{manifest.profile.name}@{manifest.profile.version}",
+            "seeds": manifest.seeds,
+            "verdicts": _verdicts(folder),
+        }
+    except EvalgateError as error:
+        row |= {"status": "broken", "fault": str(error)}
+    return row
+
+
+def _verdicts(folder: RunFolder) -> dict[str, str]:
+    """Name of the verdict -> what it says."""
+    if not (folder.path / "verdicts").is_dir():
+        return {}
+    from evalgate.gates.verdict import Verdict
+
+    return {name: str(Verdict.model_validate_json(content).status) for name, content in folder.verdicts().items()}
+
+
+def _lines(value: object) -> list[str]:
+    """One text for a plain value, one for each entry of a mapping."""
+    if isinstance(value, dict):
+        return [f"{name}: {inner}" for name, inner in value.items()] or ["none"]
+    return [str(value)]
