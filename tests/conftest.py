@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,54 +242,38 @@ HOSTILE_ANSWERS = (
 )
 """What a broken or malicious model may answer; a report shows them and none of them acts."""
 
-BANDS = {"front": (0.0, 0.3333), "middle": (0.3333, 0.6667), "back": (0.6667, 1.0)}
-
 
 @pytest.fixture(scope="session")
 def make_report_source(make_judged_run: Callable[..., tuple[Manifest, list[Trial]]]) -> Callable[..., Source]:
     """``make(policy, ...)`` as ``make_judged_run``, with needles at every depth and hostile wrong answers."""
+    bands = {"front": (0.0, 0.3333), "middle": (0.3333, 0.6667), "back": (0.6667, 1.0)}
+
+    def spread(trial: Trial) -> Trial:
+        low, high = bands[trial.band]
+        depth = low + (high - low) * (trial.seed * 0.618034 % 1)
+        start = 12 + int(depth * (trial.length - 60))
+        wrong = trial.outcome is Outcome.WRONG
+        answer = HOSTILE_ANSWERS[trial.seed % len(HOSTILE_ANSWERS)] if wrong else trial.answer
+        return dataclasses.replace(trial, depth=depth, needle_start=start, needle_end=start + 16, answer=answer)
 
     def make(policy: Policy, *, total: int = 135_168, **asked: Any) -> Source:
         manifest, trials = make_judged_run(policy, **asked)
-        lengths = sorted({trial.length for trial in trials})
-        engine = manifest.engine.model_copy(update={"bytes_per_session": {"state": total - 4096, "total": total}})
+        measured = {"bytes_per_session": {"state": total - 4096, "total": total}}
         named = {
-            "suite_body": {"bands": {band: list(edges) for band, edges in BANDS.items()}},
-            "engine": engine,
+            "suite_body": {"bands": {band: list(edges) for band, edges in bands.items()}},
+            "engine": manifest.engine.model_copy(update=measured),
             "hardware": {"cpu": "2 cores <img src=x onerror=alert(1)>"},
-            "files": {"trials.parquet": hashlib.sha256(manifest.run_id.encode()).hexdigest()},
-            "wall_s": 131.0,
         }
-        contexts = [
-            Context(
-                context_id=f"context-{seed}-{length}",
-                seed=seed,
-                stream=0,
-                length=length,
-                context_start=12,
-                context_tokens=length - 60 - seed % 7,
-                needle_spans="[]",
-            )
-            for seed in range(manifest.seeds)
-            for length in lengths
-        ]
-        return Source(manifest.model_copy(update=named), [_spread(trial) for trial in trials], contexts)
+        return Source(manifest.model_copy(update=named), [spread(trial) for trial in trials], [])
 
     return make
-
-
-def _spread(trial: Trial) -> Trial:
-    low, high = BANDS.get(trial.band, (0.0, 1.0))
-    depth = low + (high - low) * (trial.seed * 0.618034 % 1)
-    start = 12 + int(depth * (trial.length - 60))
-    answer = HOSTILE_ANSWERS[trial.seed % len(HOSTILE_ANSWERS)] if trial.outcome is Outcome.WRONG else trial.answer
-    return dataclasses.replace(trial, depth=depth, needle_start=start, needle_end=start + 16, answer=answer)
 
 
 @pytest.fixture(scope="session")
 def report_cases(make_report_source: Callable[..., Source]) -> dict[str, ReportCase]:
     """One report of each kind: ``pass``, ``block`` (the middle of two tasks), ``open``, ``error``, ``plain``."""
-    policy = load_policy("serving-default")
+    policy, full, int8 = load_policy("serving-default"), load_profile("full"), load_profile("state-int8")
+    base = make_report_source(policy, run_id="baseline", answers={("back",): {Outcome.WRONG: range(3)}})
 
     def case(name: str, answers: Mapping[Any, dict[Outcome, range]], *, alone: bool = False) -> ReportCase:
         run = make_report_source(policy, run_id=name, profile="state-int8", answers=answers, total=66_000)
@@ -296,12 +281,8 @@ def report_cases(make_report_source: Callable[..., Source]) -> dict[str, ReportC
         verdict = judge(run.manifest, run.trials, policy, pair, profile=int8, baseline_profile=None if alone else full)
         return ReportCase(run, verdict, None if alone else base)
 
-    full, int8 = load_profile("full"), load_profile("state-int8")
-    base = make_report_source(policy, run_id="baseline", answers={("back",): {Outcome.WRONG: range(3)}})
-    wrong = Outcome.WRONG
-    lost = {
-        (task, n, "middle"): {wrong: range(5, n // 30)} for task in ("multikey@8", "overwrite@3") for n in (4096, 8192)
-    }
+    wrong, losing = Outcome.WRONG, ("multikey@8", "overwrite@3")
+    lost = {(task, n, "middle"): {wrong: range(5, n // 30)} for task in losing for n in (4096, 8192)}
     block = case("block", lost)
     return {
         "pass": case("pass", {("front",): {wrong: range(2)}}),
@@ -405,3 +386,13 @@ def trained_or_random(request: pytest.FixtureRequest, tiny_models: dict[str, Pat
     """An embedded model where there is one of that shape, else a random one."""
     embedded = repository / "evalgate" / "assets" / str(request.param)
     return embedded if (embedded / "config.json").is_file() else tiny_models[request.param]
+
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+collect_ignore = [] if CHROMIUM else ["test_report_browser.py"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why the report was not tried in a browser, where it was not."""
+    if not CHROMIUM:
+        terminalreporter.write_line("test_report_browser.py not collected: no chromium; install it or set CHROMIUM")
