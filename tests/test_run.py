@@ -1,0 +1,268 @@
+"""Running a suite on an embedded model: whole, resumable, the same through either backend, refused before it starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from evalgate.errors import (
+    DoesNotFitError,
+    InvalidDocumentError,
+    InvalidRunError,
+    MismatchError,
+    RefusedError,
+    StorageError,
+    TamperedError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from evalgate.records import Outcome, Trial
+from evalgate.runner import RunRequest, make_plan, prepare, run_suite
+from evalgate.store import RunFolder
+from evalgate.tasks.suite import load_suite
+
+REQUEST = RunRequest(suite="smoke", model="builtin:hybrid", seeds=2, seed_set="tests")
+MEASURED = ("latency_s",)
+
+
+def known(trials: list[Trial]) -> list[dict[str, Any]]:
+    """Trials without what a clock measured."""
+    return [{k: v for k, v in dataclasses.asdict(trial).items() if k not in MEASURED} for trial in trials]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A complete two-seed smoke run on the native engine."""
+    return run_suite(prepare(REQUEST), tmp_path_factory.mktemp("runs") / "smoke")
+
+
+def suite_file(tmp_path: Path, **fields: Any) -> str:
+    """A smoke suite with other fields, as a file."""
+    body = load_suite("smoke").model_dump(by_alias=True, mode="json", exclude_unset=True) | {"name": "mine"} | fields
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(body), encoding="utf-8")
+    return str(path)
+
+
+def test_a_run_holds_every_cell_once_per_seed(finished: RunFolder) -> None:
+    """Trials are exactly the planned cells times the seeds, and the manifest says so."""
+    manifest, trials = finished.verify(), finished.trials()
+    cells = {(*trial.cell,) for trial in trials}
+
+    assert manifest.status == "complete"
+    assert cells == set(manifest.cells)
+    assert len(trials) == len(manifest.cells) * 2 == len({trial.trial_id for trial in trials})
+    assert all(trial.prompt_tokens + 12 <= trial.length for trial in trials)
+    assert all(trial.outcome is not Outcome.ERROR for trial in trials)
+
+
+def test_contexts_name_every_needle(finished: RunFolder) -> None:
+    """Each trial's context is there, with the trial's needle among its spans."""
+    import json
+
+    contexts = {context.context_id: json.loads(context.needle_spans) for context in finished.contexts()}
+
+    for trial in finished.trials():
+        spans = contexts[trial.context_id]
+        assert [trial.needle_start, trial.needle_end] in [span[:2] for span in spans]
+        assert len(spans) == trial.facts_in_context
+
+
+def test_a_finished_run_is_returned_as_it_is(finished: RunFolder) -> None:
+    """The same command again asks nothing and changes nothing."""
+    before = (finished.path / "trials.parquet").read_bytes()
+    again = run_suite(prepare(REQUEST), finished.path)
+
+    assert (again.path / "trials.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"suite": "demo"}, {"profile": "state-bf16"}, {"seeds": 3}, {"seed_set": "other"}, {"dtype": "bf16"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_run_never_mixes_in(finished: RunFolder, change: dict[str, Any]) -> None:
+    """A folder that holds another run is refused and left as it was."""
+    before = (finished.path / "manifest.json").read_bytes()
+
+    with pytest.raises(MismatchError, match="another"):
+        run_suite(prepare(dataclasses.replace(REQUEST, **change)), finished.path)
+    assert (finished.path / "manifest.json").read_bytes() == before
+
+
+def test_either_backend_gives_the_same_answers(finished: RunFolder, tmp_path: Path) -> None:
+    """transformers, prompt by prompt, agrees with the engine's forks answer for answer."""
+    other = run_suite(prepare(dataclasses.replace(REQUEST, backend="hf", seeds=1)), tmp_path / "hf")
+    ours = {trial.trial_id: trial for trial in finished.trials()}
+
+    assert other.manifest().engine.arm_paths == {"default": "cold"}
+    for trial in other.trials():
+        assert (trial.answer, trial.prompt_sha256, trial.outcome) == (
+            ours[trial.trial_id].answer,
+            ours[trial.trial_id].prompt_sha256,
+            ours[trial.trial_id].outcome,
+        )
+
+
+def test_a_killed_run_goes_on(finished: RunFolder, tmp_path: Path) -> None:
+    """Kill -9 in the middle: what was committed is kept, and the resumed run equals one that was never killed."""
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "evalgate", "run", "smoke", "--model", "builtin:hybrid", "--seeds", "2"]
+    command += ["--seed-set", "tests", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(out.glob("parts/*.parquet")) and process.poll() is None:
+        assert time.monotonic() < deadline, "no haystack was committed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = len(list(out.glob("parts/*.parquet")))
+
+    with pytest.raises(InvalidRunError, match="running"):
+        RunFolder.open(out).verify()
+    resumed = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert 1 <= kept < 4, "the process was killed too late to test anything"
+    assert "18 trials" in resumed.stdout
+    assert known(RunFolder.open(out).trials()) == known(finished.trials())
+
+
+def test_a_run_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    """An output folder that cannot be made is a storage error before anything is asked."""
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+
+    with pytest.raises(StorageError, match="file"):
+        run_suite(prepare(REQUEST), tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"suite": "smok"}, UnknownNameError, "did you mean smoke"),
+        ({"profile": "state-int9"}, UnknownNameError, "state-int"),
+        ({"model": "builtin:hybird"}, UnknownNameError, "hybrid"),
+        ({"backend": "natve"}, UnknownNameError, "native"),
+        ({"suite": "smoke@9.9.9"}, UnknownNameError, "no version"),
+        ({"backend": "hf", "profile": "state-int8"}, UnsupportedError, "state"),
+        ({"seed_set": "train"}, RefusedError, "reserved"),
+    ],
+    ids=str,
+)
+def test_wrong_requests_are_refused_before_the_first_token(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """Unknown names offer the nearest ones; what a backend cannot do is refused, never ignored."""
+    with pytest.raises(error, match=message):
+        prepare(dataclasses.replace(REQUEST, **change))
+
+
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_a_run_needs_a_seed(seeds: int) -> None:
+    """Nothing is not a run."""
+    with pytest.raises(RefusedError, match="at least 1"):
+        dataclasses.replace(REQUEST, seeds=seeds)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"lengths": [65536]}, DoesNotFitError, "32,?768|window"),
+        ({"lengths": [128]}, DoesNotFitError, "shortest length that fits"),
+        ({"lengths": [2048, 1024]}, InvalidDocumentError, "ascend"),
+        ({"lengths": []}, InvalidDocumentError, "lengths"),
+        ({"tasks": ["singel"]}, InvalidDocumentError, "single"),
+        ({"tasks": ["multikey"]}, InvalidDocumentError, "rung"),
+        ({"tasks": ["single", "single"]}, InvalidDocumentError, "twice"),
+        ({"bands": {"front": [0, 0.5], "back": [0.6, 1]}}, InvalidDocumentError, "tile"),
+        ({"arms": ["warm"]}, UnsupportedError, "warm"),
+        ({"lenghts": [1024]}, InvalidDocumentError, "did you mean lengths"),
+        ({"decoding": {"max_tokens": 12, "temperature": 0.7}}, InvalidDocumentError, "temperature"),
+    ],
+    ids=str,
+)
+def test_impossible_suites_are_refused(
+    fields: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    """Each fault of a suite is named before a token is spent."""
+    with pytest.raises(error, match=message):
+        prepare(dataclasses.replace(REQUEST, suite=suite_file(tmp_path, **fields)))
+
+
+def test_an_edited_release_is_tampered(tmp_path: Path, repository: Path) -> None:
+    """A released suite that was changed in place is not run."""
+    folder = tmp_path / "smoke"
+    folder.mkdir()
+    source = repository / "tasks" / "suites" / "smoke"
+    text = (source / "1.0.0.yaml").read_text(encoding="utf-8").replace("0.20", "0.25")
+    (folder / "1.0.0.yaml").write_text(text, encoding="utf-8")
+    (folder / "lock.json").write_bytes((source / "lock.json").read_bytes())
+
+    with pytest.raises(TamperedError, match=r"smoke@1\.0\.0"):
+        prepare(dataclasses.replace(REQUEST, suite=str(folder / "1.0.0.yaml")))
+
+
+def test_the_plan_bounds_what_a_run_takes(finished: RunFolder) -> None:
+    """Planned tokens are no fewer than those that the run took in, and not much more."""
+    plan = make_plan(prepare(REQUEST))
+    counters = finished.counters()
+    taken = counters["prefilled_tokens"] + counters["fork_tokens"] + counters["decoded_tokens"]
+
+    assert 0.75 * plan.tokens < taken <= plan.tokens
+    assert plan.trials == len(finished.trials())
+    assert plan.saving > 2
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    """The last word of a run's progress is that all is done."""
+    told: list[Any] = []
+    run_suite(prepare(dataclasses.replace(REQUEST, seeds=1)), tmp_path / "run", told.append)
+
+    assert [state.done for state in told] == list(range(told[-1].total + 1))
+    assert told[-1].tokens > 0
+
+
+@pytest.mark.parametrize("profile", ["state-int8", "state-rank-1", "kv-keep-90", "kv-window-512"])
+def test_a_profile_is_in_force(profile: str, finished: RunFolder, tmp_path: Path, gate: Callable[..., Any]) -> None:
+    """Asked settings come back as effective ones, and the gate accepts them."""
+    run = run_suite(prepare(dataclasses.replace(REQUEST, profile=profile)), tmp_path / profile)
+
+    assert run.manifest().engine.bytes_per_session != finished.manifest().engine.bytes_per_session
+    assert gate(run, "smoke").exit_code == 0
+
+
+@pytest.fixture
+def gate() -> Callable[..., Any]:
+    """Judge a run folder under a policy by name."""
+    from evalgate.gates.judge_run import gate_run
+    from evalgate.gates.policy import load_policy
+
+    return lambda run, policy: gate_run(run, load_policy(policy))
+
+
+def test_interrupting_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C exits 130 and says how to go on; no traceback."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "evalgate", "run", "smoke", "--model", "builtin:hybrid", "--seeds", "50"]
+    process = subprocess.Popen(
+        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("parts/*.parquet")) and process.poll() is None:
+        assert time.monotonic() < deadline, "no haystack was committed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "resumes" in stderr
+    assert "Traceback" not in stderr
