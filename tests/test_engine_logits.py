@@ -1,0 +1,256 @@
+"""The engine's logits against a float64 forward written from the kernels' references, with transformers as the bar."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from evalgate.engine.compression import Compression
+from evalgate.engine.llm import LLM
+from evalgate.engine.loader import Checkpoint, load_checkpoint
+from evalgate.engine.visibility import ContextSpan
+from evalgate.kernels.kda_gate import l2norm, reference_kda_gate
+from evalgate.kernels.kda_prefill import reference_kda
+from evalgate.kernels.mla_prefill import MlaWeights, reference_mla
+from evalgate.kernels.moe import Experts, Router, gated_mlp, reference_moe
+from evalgate.kernels.rms_norm import reference_rms_norm
+from evalgate.kernels.short_conv import reference_short_conv
+
+LENGTHS = (1, 2, 3, 4, 63, 64, 65, 127, 128, 129, 1000, 4097)
+FLOOR = 1e-6
+"""Relative error that is float32 rounding whatever transformers does."""
+
+
+class Case(NamedTuple):
+    """One model with the truth about one prompt; the truth about a shorter prompt is its first rows."""
+
+    checkpoint: Checkpoint
+    tokens: list[int]
+    truth: Tensor
+    """float64 ``[4097, vocab]``"""
+    oracle: Any
+    """transformers' model, float32"""
+    bars: dict[int, float]
+    """Length -> largest error allowed: twice transformers' own, or the floor."""
+
+    def engine(self, chunk: int = 1024) -> LLM:
+        """An engine with poisoned pools."""
+        return LLM(self.checkpoint, prefill_chunk=chunk, max_tokens=5000, max_sessions=4, poison=True)
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    """Largest relative error of any position's logits."""
+    return float(((found.double() - truth).norm(dim=-1) / truth.norm(dim=-1)).max())
+
+
+@pytest.fixture(scope="module")
+def case(trained_or_random: Path) -> Case:
+    """The truth and transformers' own error, computed once a model."""
+    from transformers import AutoModelForCausalLM
+
+    checkpoint = load_checkpoint(trained_or_random)
+    generator = torch.Generator().manual_seed(11)
+    tokens = torch.randint(5, checkpoint.config.vocab, (LENGTHS[-1],), generator=generator).tolist()
+    truth = forward(checkpoint, tokens)
+    oracle = AutoModelForCausalLM.from_pretrained(trained_or_random, dtype=torch.float32).eval()
+    bars = {}
+    with torch.inference_mode():
+        for length in LENGTHS:
+            own = error(oracle(torch.tensor([tokens[:length]]), use_cache=False).logits[0], truth[:length])
+            bars[length] = max(2 * own, FLOOR)
+    return Case(checkpoint, tokens, truth, oracle, bars)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_logits_of_a_prompt_in_one_piece(case: Case, length: int) -> None:
+    """Every position of every length, at most twice transformers' own error."""
+    found = case.engine(chunk=4160).score(case.tokens[:length])
+    assert error(found, case.truth[:length]) <= case.bars[length]
+
+
+@pytest.mark.parametrize("chunk", [64, 128, 1024])
+@pytest.mark.parametrize("length", [65, 129, 1000, 4097])
+def test_logits_of_a_prompt_in_chunks(case: Case, length: int, chunk: int) -> None:
+    """Cutting the prompt on the grid costs no precision."""
+    if length == 4097 and chunk < 1024:
+        length = 1100  # the same paths in a quarter of the time
+    found = case.engine(chunk).score(case.tokens[:length])
+    assert error(found, case.truth[:length]) <= case.bars.get(length, case.bars[1000])
+
+
+@pytest.mark.parametrize("at", [0, 1, 63, 64, 127, 128, 640, 999])
+def test_logits_after_a_fork(case: Case, at: int) -> None:
+    """Forks of unequal tails, from the grid and off it, are as exact as the prompt in one piece."""
+    llm = case.engine()
+    parent = llm.prefill(case.tokens[:at])
+    ends = [at + 1, at + 37, 1000]
+    forks = llm.fork(parent, [case.tokens[at:end] for end in ends])
+    found = llm.logits(forks)
+    assert error(found, case.truth[[end - 1 for end in ends]]) <= case.bars[1000]
+
+
+def test_logits_token_by_token(case: Case) -> None:
+    """Decode steps from the first token on, three sessions of unequal length in one batch."""
+    llm = case.engine()
+    sessions = [llm.prefill(case.tokens[:start]) for start in (1, 2, 62)]
+    for _ in range(70):
+        with torch.inference_mode():
+            llm.runner.decode(sessions, [case.tokens[session.tokens] for session in sessions], 0)
+        found = llm.logits(sessions)
+        truth = case.truth[[session.tokens - 1 for session in sessions]]
+        assert error(found, truth) <= case.bars[129], f"at {[session.tokens for session in sessions]} tokens"
+
+
+def test_logits_of_one_token_stretches(case: Case) -> None:
+    """Stretches shorter than the convolution and off the grid, one after another."""
+    llm = case.engine()
+    session = llm.start()
+    steps = itertools.cycle((1, 2, 3, 1, 5))
+    while session.tokens < 140:
+        llm.extend(session, case.tokens[session.tokens : session.tokens + next(steps)])
+        found = llm.logits([session])
+        assert error(found, case.truth[[session.tokens - 1]]) <= case.bars[129], f"at {session.tokens} tokens"
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 700])
+def test_greedy_answers_are_those_of_transformers(case: Case, length: int) -> None:
+    """Token for token, in a batch with other sessions."""
+    llm = case.engine()
+    prompts = [case.tokens[:length], case.tokens[5 : 5 + length], case.tokens[9 : 9 + length + 3]]
+    found = llm.generate([llm.prefill(prompt) for prompt in prompts], 20)
+    for prompt, generation in zip(prompts, found, strict=True):
+        expected = case.oracle.generate(
+            torch.tensor([prompt]), max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+        assert generation.tokens == expected[0, len(prompt) :].tolist()
+        assert generation.finish == "length"
+
+
+def test_logprobs_are_those_of_the_truth(case: Case) -> None:
+    """Log probabilities of the prompt's own tokens."""
+    found = case.engine().logprobs(case.tokens[:700])
+    targets = torch.tensor(case.tokens[1:700])[:, None]
+    expected = case.truth[:699].log_softmax(dim=-1).gather(1, targets)[:, 0]
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=0)
+
+
+def test_bfloat16_stays_near_the_truth(case: Case) -> None:
+    """The engine also computes in bfloat16, with states and gates in float32."""
+    llm = LLM(case.checkpoint, dtype="bf16", max_tokens=1000, max_sessions=1)
+    assert llm.states.recurrent.dtype == torch.float32
+    found, truth = llm.score(case.tokens[:300]).double(), case.truth[:300]
+    # The middle position: where rounding swaps two experts, that position is off by a whole expert.
+    assert ((found - truth).norm(dim=-1) / truth.norm(dim=-1)).median() < 0.1
+
+
+@pytest.mark.parametrize("chunk", [64, 1024])
+@pytest.mark.parametrize(
+    "compression", [Compression(kv_keep=0.5), Compression(kv_keep=0.9), Compression(kv_window=128)], ids=str
+)
+def test_hidden_tokens_are_hidden_and_nothing_else_is(case: Case, compression: Compression, chunk: int) -> None:
+    """A hole for what follows the context, or a window that stops at its end: as attention with that mask.
+
+    Through prefill, fork, cut and decode steps, in which the fork's cache no longer holds what is hidden.
+    """
+    start, end, asked = 5, 700, 760
+    q, k = torch.arange(asked + 6)[:, None], torch.arange(asked + 6)[None, :]
+    kept = round((end - start) * compression.kv_keep)
+    hole = range(start + (kept + 1) // 2, end - kept // 2)
+    visible = (k <= q) & ((q < end) | (k < hole.start) | (k >= hole.stop))
+    if compression.kv_window is not None:
+        visible &= k >= (q + 1).clamp(max=end) - compression.kv_window
+    truth = forward(case.checkpoint, case.tokens[: asked + 6], visible)
+    llm = LLM(
+        case.checkpoint, compression=compression, prefill_chunk=chunk, max_tokens=1000, max_sessions=4, poison=True
+    )
+    parent = llm.prefill(case.tokens[:640])
+    forks = llm.fork(parent, [case.tokens[640:asked], case.tokens[640:735]], ContextSpan(start, end))
+    assert error(llm.logits(forks), truth[[asked - 1, 734]]) <= case.bars[1000]
+    for _ in range(6):
+        with torch.inference_mode():
+            llm.runner.decode(forks, [case.tokens[fork.tokens] for fork in forks], llm.runner.common_rows(forks))
+        assert error(llm.logits(forks), truth[[fork.tokens - 1 for fork in forks]]) <= case.bars[1000]
+
+
+def forward(checkpoint: Checkpoint, tokens: list[int], visible: Tensor | None = None) -> Tensor:
+    """Logits ``[T, vocab]`` in float64, from the references alone: no chunks, no caches, no pools."""
+    everything = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
+    t = {name: tensor.double() for name, tensor in checkpoint.tensors.items()}
+    config = checkpoint.config
+    x = t["model.embed_tokens.weight"][torch.tensor(tokens)][None]
+    for layer, kind in enumerate(config.layers):
+        at = f"model.layers.{layer}"
+        h = reference_rms_norm(x, t[f"{at}.input_layernorm.weight"], config.rms_eps)
+        weights = under(t, f"{at}.self_attn.")
+        mask = everything if visible is None else visible
+        x = x + (kda(h, weights, checkpoint) if kind == "kda" else mla(h, weights, checkpoint, mask))
+        h = reference_rms_norm(x, t[f"{at}.post_attention_layernorm.weight"], config.rms_eps)
+        x = x + feed(h, under(t, f"{at}.mlp."), checkpoint)
+    head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
+    return linear(reference_rms_norm(x, t["model.norm.weight"], config.rms_eps), head)[0]
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def kda(x: Tensor, t: dict[str, Tensor], checkpoint: Checkpoint) -> Tensor:
+    """One KDA layer."""
+    config = checkpoint.config
+    shape = (1, x.shape[1], config.linear_heads, config.linear_width)
+    qkv = torch.cat([linear(x, t[f"{name}_proj.weight"]) for name in "qkv"], dim=-1)
+    taps = t["conv1d.weight"][:, 0].T
+    mixed = reference_short_conv(qkv, taps, qkv.new_zeros(1, config.conv_taps - 1, qkv.shape[-1])).output
+    q, k, v = (part.reshape(shape) for part in mixed.chunk(3, dim=-1))
+    f = linear(linear(x, t["f_a_proj.weight"]), t["f_b_proj.weight"]).reshape(shape)
+    g = reference_kda_gate(f, t["A_log"].flatten(), t["dt_bias"].reshape(shape[2:]))
+    beta = linear(x, t["b_proj.weight"]).sigmoid()
+    core = reference_kda(l2norm(q) * config.linear_width**-0.5, l2norm(k), v, g, beta).output
+    gate = linear(linear(x, t["g_a_proj.weight"]), t["g_b_proj.weight"]).reshape(shape)
+    normed = reference_rms_norm(core, t["o_norm.weight"], config.rms_eps, gate=gate)
+    return linear(normed.flatten(-2), t["o_proj.weight"])
+
+
+def mla(x: Tensor, t: dict[str, Tensor], checkpoint: Checkpoint, visible: Tensor) -> Tensor:
+    """One MLA layer."""
+    config = checkpoint.config
+    if config.q_rank is None:
+        q = linear(x, t["q_proj.weight"])
+    else:
+        q = linear(
+            reference_rms_norm(linear(x, t["q_a_proj.weight"]), t["q_a_layernorm.weight"], 1e-6), t["q_b_proj.weight"]
+        )
+    q = q.reshape(1, x.shape[1], config.heads, config.nope + config.rope)
+    row = linear(x, t["kv_a_proj_with_mqa.weight"])
+    latent = reference_rms_norm(row[..., : config.kv_rank], t["kv_a_layernorm.weight"], 1e-6)
+    rows = torch.cat([latent, row[..., config.kv_rank :]], dim=-1)
+    expand = t["kv_b_proj.weight"].reshape(config.heads, config.nope + config.value, config.kv_rank)
+    weights = MlaWeights(expand[:, : config.nope], expand[:, config.nope :])
+    mixed = reference_mla(q, rows, weights, (config.nope + config.rope) ** -0.5, visible)
+    return linear(mixed.flatten(-2), t["o_proj.weight"])
+
+
+def feed(x: Tensor, t: dict[str, Tensor], checkpoint: Checkpoint) -> Tensor:
+    """One MLP, with experts where there are some."""
+    rules = checkpoint.config.moe
+    if "gate.weight" not in t or rules is None:
+        return gated_mlp(x, torch.cat([t["gate_proj.weight"], t["up_proj.weight"]]), t["down_proj.weight"])
+    router = Router(
+        t["gate.weight"],
+        t["gate.e_score_correction_bias"],
+        rules.per_token,
+        rules.groups,
+        rules.top_groups,
+        rules.normalise,
+        rules.scaling,
+    )
+    chosen = reference_moe(x[0], router, Experts(t["experts.gate_up_proj"], t["experts.down_proj"]))[None]
+    shared = torch.cat([t["shared_experts.gate_proj.weight"], t["shared_experts.up_proj.weight"]])
+    return chosen + gated_mlp(x, shared, t["shared_experts.down_proj.weight"])
