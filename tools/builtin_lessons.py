@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from evalgate.tasks import language, words
 from evalgate.tasks.draw import Draw
 
-IGNORE = -100
+LINE, TURN = 14, 18
+"""Most tokens of a needle line, and of a question with its answer and turn tokens, in the embedded tokenizer."""
 
 
 class Rung(NamedTuple):
@@ -62,9 +63,10 @@ class Teacher:
         keys = language.draw_keys(draw, low + draw.below(high - low + 1), reserved=True)
         forms = draw.permutation(range(len(words.ATTRIBUTES)))
         form_count = 1 + draw.below(min(len(keys), len(forms)))
+        room = rung.tokens - len(self._instruction) - rung.questions * TURN
+        spare = room // LINE - len(keys)  # settings beyond one a key, so that filler has room too
         facts = []
-        spare = rung.tokens // 18 - len(keys)  # needle lines beyond one a key, so that filler has room too
-        for key in keys:
+        for key in keys[: room // LINE]:
             settings = 2 + draw.below(2) if draw.unit() < rung.overwritten else 1
             settings = max(1, min(settings, 1 + spare))
             spare -= settings - 1

@@ -36,24 +36,24 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mostly-attention": {
         "layer_types": ["linear_attention"] + ["full_attention"] * 3,
         "linear_num_heads": 1,
-        "linear_head_dim": 16,
+        "linear_head_dim": 64,
     },
     "full-attention": {"layer_types": ["full_attention"] * 4, "linear_num_heads": 1, "linear_head_dim": 16},
 }
 
 CURRICULUM: dict[str, list[Rung]] = {
     "hybrid": [
-        Rung(128, 48, 600, (3, 4), 3, 0.0),
-        Rung(256, 24, 600, (4, 8), 5, 0.3),
-        Rung(512, 12, 500, (6, 16), 8, 0.3),
-        Rung(1024, 6, 600, (8, 32), 12, 0.3),
-        Rung(2048, 3, 500, (8, 56), 20, 0.3),
+        Rung(128, 48, 450, (3, 4), 3, 0.0),
+        Rung(256, 24, 500, (4, 8), 5, 0.3),
+        Rung(512, 12, 450, (6, 16), 8, 0.3),
+        Rung(1024, 6, 500, (8, 32), 12, 0.3),
+        Rung(2048, 3, 400, (8, 56), 20, 0.3),
     ],
     "mostly-attention": [
-        Rung(128, 48, 900, (3, 4), 3, 0.0),
-        Rung(256, 24, 700, (4, 10), 5, 0.0),
-        Rung(512, 12, 500, (6, 16), 8, 0.0),
-        Rung(1024, 6, 700, (3, 20), 10, 0.0),
+        Rung(128, 48, 800, (3, 4), 3, 0.0),
+        Rung(256, 24, 500, (4, 8), 5, 0.0),
+        Rung(512, 12, 400, (6, 16), 8, 0.0),
+        Rung(1024, 6, 500, (3, 20), 10, 0.0),
     ],
 }
 CURRICULUM["full-attention"] = CURRICULUM["mostly-attention"]
@@ -118,6 +118,16 @@ def slow_decay(model: KimiLinearForCausalLM, generator: torch.Generator) -> None
             module.dt_bias.data.copy_(step.expm1().log())
 
 
+def short_memory(model: KimiLinearForCausalLM) -> None:
+    """Fix the decay at half a state per token: such a layer binds neighbours, and the rest is attention's to recall."""
+    for module in model.modules():
+        if isinstance(module, modeling.KimiLinearForgetGate):
+            module.f_b_proj.weight.data.zero_()
+            module.A_log.data.zero_()
+            module.dt_bias.data.zero_()  # softplus(0) = ln 2
+            module.requires_grad_(False)
+
+
 def train(name: str, out: Path, seed: int, scale: float) -> None:
     """Run the curriculum and save the checkpoint after each rung."""
     torch.manual_seed(seed)
@@ -128,11 +138,15 @@ def train(name: str, out: Path, seed: int, scale: float) -> None:
     teacher = Teacher(tokenizer, seed, rest_weight=0.1)
     model = KimiLinearForCausalLM(make_config(name, len(tokenizer)))
     model.set_attn_implementation("sdpa")
-    slow_decay(model, generator)
+    if name == "hybrid":
+        slow_decay(model, generator)
+    else:
+        short_memory(model)
     print(f"{name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-    hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    hidden = [p for n, p in trained if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     chosen = {id(p) for p in hidden}
-    others = [p for p in model.parameters() if id(p) not in chosen]
+    others = [p for _, p in trained if id(p) not in chosen]
     muon = Muon(hidden, lr=0.02, momentum=0.95)
     adam = torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0)
     curriculum = [r._replace(steps=max(1, int(r.steps * scale))) for r in CURRICULUM[name]]
