@@ -5,7 +5,7 @@
     RUN/contexts.parquet    merged when the run completes
     RUN/trials.parquet
     RUN/counters.json
-    RUN/verdicts/NAME.json  what gates said of it
+    RUN/verdicts/NAME.json  what gates said of it; RUN/digests/ has the digest of each
 
 A haystack is the unit of commit: its part is there whole or not at all, so a run killed at any moment resumes
 and no trial is lost or counted twice. The manifest is written last and names the digest of each result file.
@@ -27,7 +27,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from evalgate import disk
-from evalgate.errors import InvalidRunError, MismatchError, StorageError, TamperedError
+from evalgate.errors import InvalidDocumentError, InvalidRunError, MismatchError, StorageError, TamperedError
 from evalgate.records import Context, Manifest, Trial
 from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
 from evalgate.versioned import canonical_digest
@@ -103,7 +103,7 @@ class RunFolder:
             actual = canonical_digest(body)
         except ValidationError as error:
             raise InvalidRunError(f"{path}: not a manifest of this version ({_faults(error)}); {_RERUN}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (*_UNREADABLE, InvalidDocumentError) as error:
             raise InvalidRunError(f"{path}: not a readable manifest ({error!r}); {_RERUN}") from error
         if stated != actual:
             raise TamperedError(f"{path} was changed after it was written: digest {actual[:12]}, recorded {stated}")
@@ -188,12 +188,37 @@ class RunFolder:
         return manifest
 
     def write_verdict(self, name: str, body: dict[str, Any]) -> Path:
-        """Write ``verdicts/NAME.json`` whole and return its path."""
+        """Write ``verdicts/NAME.json`` whole, its digest beside it, and return its path."""
         assert re.fullmatch(r"[\w@.+-]+", name), f"a verdict's name is a file name, not {name!r}"
-        disk.make_folder(self.path / "verdicts")
-        path = self.path / "verdicts" / f"{name}.json"
-        disk.replace(path, _json(body))
+        path, digest = self._verdict_paths(name)
+        content = _json(body)
+        for folder, file, written in ((path.parent, path, content), (digest.parent, digest, _sha256(content).encode())):
+            disk.make_folder(folder)
+            disk.replace(file, written)
         return path
+
+    def verdicts(self) -> dict[str, bytes]:
+        """JSON of every verdict by name, the one written last at the end.
+
+        Raises TamperedError: changed after it was written.
+        """
+        folder = self.path / "verdicts"
+        with disk.told("list", folder):
+            paths = sorted(folder.glob("[!.]*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        return {path.stem: self._verdict(path.stem) for path in paths}
+
+    def _verdict(self, name: str) -> bytes:
+        path, digest = self._verdict_paths(name)
+        content, recorded = disk.read(path) or b"", disk.read(digest) or b"none"
+        if _sha256(content).encode() != recorded:
+            raise TamperedError(
+                f"{path} was changed after it was written: sha256 {_sha256(content)[:12]}, "
+                f"recorded {recorded.decode(errors='replace')[:12]}; judge again with `evalgate gate`"
+            )
+        return content
+
+    def _verdict_paths(self, name: str) -> tuple[Path, Path]:
+        return self.path / "verdicts" / f"{name}.json", self.path / "digests" / f"{name}.json.sha256"
 
     def _kept(self) -> Part:
         """Merged results and parts together, sorted. Raises InvalidRunError: a trial twice."""
@@ -268,6 +293,8 @@ class RunFolder:
 
 
 _RERUN = "run again into a new folder"
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What parsing raises on bytes that are not what they should be."""
 
 
 def _whole_part(path: Path, seed: int, stream: int) -> Part | None:
@@ -289,7 +316,7 @@ def _unpacked(path: Path, kind: type[Any], content: bytes) -> list[Any]:
 def _parse_counters(path: Path, content: bytes) -> dict[str, int]:
     try:
         body = json.loads(content)
-    except (ValueError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise InvalidRunError(f"{path}: not JSON ({error}); put it back, or {_RERUN}") from error
     if not isinstance(body, dict):
         raise InvalidRunError(f"{path}: expected a JSON object of counters; put it back, or {_RERUN}")

@@ -97,7 +97,8 @@ def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
     # From buffers, because pa.array imports pandas, which costs every command that writes a third of a second.
     if kind == pa.string():
         builder = StringBuilder()
-        builder.append_values([str(value) for value in values])
+        # A lone surrogate, which a broken server may send, is no character and has no UTF-8.
+        builder.append_values([str(value).encode("utf-8", "replace").decode() for value in values])
         return builder.finish()
     packed = array("q" if kind == pa.int64() else "d", values)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(packed)])

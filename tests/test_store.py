@@ -288,11 +288,29 @@ def test_table_of_other_columns_is_an_invalid_run(complete: RunFolder) -> None:
 def test_verdict_lies_beside_the_run(complete: RunFolder) -> None:
     """A verdict is one JSON file under its policy's name; writing it again replaces it."""
     complete.write_verdict("smoke@1.0.0", {"status": "PASS"})
+    complete.write_verdict("demo@1.0.0-base", {"status": "PASS"})
     path = complete.write_verdict("smoke@1.0.0", {"status": "BLOCK"})
 
     assert path == complete.path / "verdicts" / "smoke@1.0.0.json"
     assert json.loads(path.read_text()) == {"status": "BLOCK"}
+    assert list(complete.verdicts()) == ["demo@1.0.0-base", "smoke@1.0.0"]
+    assert complete.verdicts()["smoke@1.0.0"] == path.read_bytes()
     assert complete.verify().status == "complete"
+
+
+@pytest.mark.parametrize("name", ["verdicts/smoke@1.0.0.json", "digests/smoke@1.0.0.json.sha256"])
+def test_edited_verdict_is_tampered(complete: RunFolder, name: str) -> None:
+    """A verdict that was changed by hand, or whose digest is gone, is not shown as one."""
+    complete.write_verdict("smoke@1.0.0", {"status": "BLOCK"})
+    (complete.path / name).write_text('{"status": "PASS"}')
+
+    with pytest.raises(TamperedError, match="judge again"):
+        complete.verdicts()
+
+
+def test_run_without_verdicts_has_none(complete: RunFolder) -> None:
+    """A run that was never judged has no verdicts."""
+    assert complete.verdicts() == {}
 
 
 def test_more_haystacks_join_a_complete_run(

@@ -30,6 +30,15 @@ def test_strange_answers_come_back(make_haystack: MakeHaystack) -> None:
     assert unpack_part(pack_part(Part(contexts, strange))).trials == strange
 
 
+def test_lone_surrogates_are_marked(make_haystack: MakeHaystack) -> None:
+    """Half a character, which a broken server may send, is kept as a question mark and loses no haystack."""
+    contexts, trials = make_haystack(1)
+    fields = {name: getattr(trials[0], name) for name in trials[0].__dataclass_fields__}
+    broken = Trial(**{**fields, "answer": "amber\udcff tower"})
+
+    assert unpack_part(pack_part(Part(contexts, [broken]))).trials[0].answer == "amber? tower"
+
+
 def test_flipped_bits_are_seen(make_haystack: MakeHaystack) -> None:
     """A table with any one bit changed in its data pages is refused, not read with a wrong answer."""
     whole = pack_part(Part(*make_haystack(1)))

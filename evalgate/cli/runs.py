@@ -28,9 +28,8 @@ def runs_list(
     """List every run under FOLDER, broken ones too."""
     if not folder.is_dir():
         raise InvalidRunError(f"{folder} is not a folder")
-    found = sorted(
-        {path.parent for depth in range(1, DEPTH + 1) for path in folder.glob("*/" * depth + "manifest.json")}
-    )
+    patterns = ["*/" * depth + "manifest.json" for depth in range(1, DEPTH + 1)]
+    found = sorted(path.parent for pattern in patterns for path in folder.glob(pattern))
     rows = [_row(path) for path in found]
     if json:
         console.emit({"folder": str(folder), "runs": rows})

@@ -1,0 +1,175 @@
+"""The command line's frame: exit codes, error messages, JSON, and what a terminal is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalgate import __version__, errors
+from evalgate.cli import app, console
+from evalgate.errors import EvalgateError, ExitCode
+
+Evalgate = Callable[..., Any]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch, evalgate: Evalgate) -> Callable[..., Any]:
+    """``failing(error)``: a command that raises ``error``."""
+
+    def call(error: BaseException, *arguments: str) -> Any:
+        def command(**_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(app, "app", command)
+        return evalgate(*arguments)
+
+    return call
+
+
+def error_classes() -> Iterator[type[EvalgateError]]:
+    """Every class of the error tree."""
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, EvalgateError):
+            yield kind
+
+
+@pytest.mark.parametrize("kind", list(error_classes()))
+def test_errors_end_with_their_code(failing: Callable[..., Any], kind: type[EvalgateError]) -> None:
+    """Each error of ours ends the command with its class's code, one line on standard error, and no traceback."""
+    ended = failing(kind("found a, expected b; do c"))
+
+    assert ended == (kind.exit_code, "", "error: found a, expected b; do c\n")
+
+
+def test_surprises_are_errors_and_never_verdicts(failing: Callable[..., Any]) -> None:
+    """A fault of the program exits 4 with its traceback: Python's own 1 would read as BLOCK."""
+    ended = failing(ZeroDivisionError("n is 0"))
+
+    assert ended.code == ExitCode.ERROR
+    assert "Traceback" in ended.err
+    assert "this is a fault of the program" in ended.err
+
+
+def test_missing_package_names_the_installation(failing: Callable[..., Any]) -> None:
+    """A judge-only installation says so when it is asked to run."""
+    ended = failing(ModuleNotFoundError("No module named 'torch'", name="torch"))
+
+    assert ended.code == ExitCode.ERROR
+    assert "this installation lacks torch" in ended.err
+    assert "pip install evalgate-longctx" in ended.err
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(130)], ids=["python", "typer"])
+def test_interrupt_says_how_to_go_on(failing: Callable[..., Any], stop: BaseException) -> None:
+    """Ctrl-C exits 130 and says that the same command resumes."""
+    ended = failing(stop)
+
+    assert ended == (130, "", "error: interrupted; a run resumes with the same command\n")
+
+
+def test_interrupt_reaches_a_real_command(tmp_path: Path) -> None:
+    """SIGINT in the middle of a command is told in one line, without a traceback."""
+    code = (
+        "import os, signal, sys\n"
+        "from evalgate.cli import doctor, main\n"
+        "import evalgate.doctor\n"
+        "evalgate.doctor.examine = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['evalgate', 'doctor']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert ended.returncode == ExitCode.INTERRUPTED
+    assert ended.stderr == "error: interrupted; a run resumes with the same command\n"
+
+
+def test_json_errors_are_objects(failing: Callable[..., Any]) -> None:
+    """With --json an error is an object on standard output, beside the line on standard error."""
+    ended = failing(errors.TamperedError("changed"), "gate", "--json")
+
+    assert json.loads(ended.out) == {"error": {"type": "TamperedError", "message": "changed", "exit_code": 5}}
+    assert ended.err == "error: changed\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["gate"], ["gate", "x"], ["gate", "x", "--policy"], ["nonsense"], ["gate", "--nonsense"], ["runs", "show"]],
+)
+def test_bad_usage_is_refused(evalgate: Evalgate, arguments: list[str]) -> None:
+    """Bad arguments exit 2 and say how to ask."""
+    ended = evalgate(*arguments)
+
+    assert ended.code == ExitCode.REFUSED
+    assert "Error" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_version_is_printed(evalgate: Evalgate) -> None:
+    """--version prints the version and is done."""
+    assert evalgate("--version") == (0, f"evalgate {__version__}\n", "")
+
+
+def test_module_is_the_command() -> None:
+    """``python -m evalgate`` is the same command."""
+    ended = subprocess.run([sys.executable, "-m", "evalgate", "--version"], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout) == (0, f"evalgate {__version__}\n")
+
+
+def test_help_names_every_exit_code(evalgate: Evalgate) -> None:
+    """The help has the exit codes, so that a pipeline's author need not look further."""
+    told = " ".join(evalgate("--help").out.split())
+
+    for code in ExitCode:
+        assert re.search(rf"\b{int(code)} ", told)
+
+
+def commands() -> Iterator[list[str]]:
+    """Every command by its words."""
+    for command in app.app.registered_commands:
+        assert command.callback is not None
+        yield [command.name or command.callback.__name__]
+    for group in app.app.registered_groups:
+        assert group.typer_instance is not None
+        for command in group.typer_instance.registered_commands:
+            yield [str(group.name), str(command.name)]
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_every_command_has_help_and_json(evalgate: Evalgate, words: list[str]) -> None:
+    """Each command explains itself and offers --json."""
+    ended = evalgate(*words, "--help")
+
+    assert ended.code == 0
+    assert "--json" in ended.out
+
+
+def test_control_characters_stay_out_of_the_terminal(failing: Callable[..., Any]) -> None:
+    """What a file or a model wrote cannot colour, clear or reverse the terminal through an error message."""
+    ended = failing(errors.InvalidRunError("bad \x1b[2J name \u202e\r\x00 end\nnext"))
+
+    assert ended.err == "error: bad \ufffd[2J name \ufffd\ufffd\ufffd end\nnext\n"
+
+
+def test_closed_pipe_keeps_the_exit_code(kept_runs: dict[str, Path], tmp_path: Path) -> None:
+    """A reader that closes the pipe early changes neither the verdict's code nor prints a traceback."""
+    run = shutil.copytree(kept_runs["bad"], tmp_path / "run")
+    command = f"{sys.executable} -m evalgate gate {run} --policy demo 2>{tmp_path / 'err'} | true; "
+    ended = subprocess.run(["bash", "-c", command + "exit ${PIPESTATUS[0]}"], check=False)  # noqa: S607 - the system's
+
+    assert ended.returncode == ExitCode.BLOCK
+    assert (tmp_path / "err").read_text() == ""
+
+
+def test_existing_files_are_kept(tmp_path: Path) -> None:
+    """A file that is there is refused as the place of a new document."""
+    with pytest.raises(errors.RefusedError, match="is there already"):
+        console.existing_file_is_kept(tmp_path)

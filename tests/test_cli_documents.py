@@ -1,0 +1,114 @@
+"""`evalgate suite|policy|profile new|lint`: what is printed is valid, and what is wrong is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalgate.errors import ExitCode
+
+Evalgate = Callable[..., Any]
+
+NEW = {"suite": [], "policy": ["--suite", "needle"], "profile": []}
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_new_documents_pass_their_lint(evalgate: Evalgate, tmp_path: Path, kind: str) -> None:
+    """What `new` prints is commented, valid as it stands, and the same as what it writes."""
+    path = tmp_path / "deep" / "mine.yaml"
+    printed = evalgate(kind, "new", "mine", *NEW[kind])
+    written = evalgate(kind, "new", "mine", *NEW[kind], "--out", path, "--json")
+
+    assert printed.code == written.code == ExitCode.PASS
+    assert path.read_text() == printed.out == json.loads(written.out)["yaml"]
+    assert printed.out.count("#") > 8
+    linted = evalgate(kind, "lint", path)
+    assert linted.code == ExitCode.PASS
+    assert "mine@1.0.0 is valid" in linted.out
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_new_documents_replace_nothing(evalgate: Evalgate, tmp_path: Path, kind: str) -> None:
+    """A file that is there is kept."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("by hand")
+
+    assert evalgate(kind, "new", "mine", *NEW[kind], "--out", path).code == ExitCode.REFUSED
+    assert path.read_text() == "by hand"
+
+
+@pytest.mark.parametrize("kind", NEW)
+@pytest.mark.parametrize("name", ["Mine", "../mine", "", "a b"])
+def test_names_are_checked(evalgate: Evalgate, kind: str, name: str) -> None:
+    """A name that a library could not hold is refused before anything is written."""
+    assert evalgate(kind, "new", name, *NEW[kind]).code == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_released_documents_pass_their_lint(evalgate: Evalgate, kind: str) -> None:
+    """Every document that comes with evalgate passes, and its digest is told."""
+    known = {"suite": ["demo", "needle", "smoke"], "policy": ["demo", "smoke"], "profile": ["full", "kv-keep-90"]}
+    for name in known[kind]:
+        body = json.loads(evalgate(kind, "lint", name, "--json").out)
+        assert body[kind] == f"{name}@1.0.0"
+        assert len(body["digest"]) == 64
+
+
+def test_policy_for_a_suite_has_its_cells(evalgate: Evalgate, tmp_path: Path) -> None:
+    """A new policy names the suite's tasks, lengths and bands, and judges that version of it."""
+    path = tmp_path / "mine.yaml"
+    evalgate("policy", "new", "mine", "--suite", "needle", "--out", path)
+    body = json.loads(evalgate("policy", "lint", path, "--json").out)
+
+    assert body["rules"][0]["cells"] == 36
+    assert "needle@1.0.0" in path.read_text()
+
+
+def test_power_is_the_published_one(evalgate: Evalgate) -> None:
+    """At 100 seeds a bar of .90 passes from 96: a true .99 nearly always, a true .85 hardly ever."""
+    (rule,) = json.loads(evalgate("policy", "lint", "demo", "--json").out)["rules"]
+
+    assert (rule["n"], rule["pass_min"]) == (100, 96)
+    assert rule["passes"]["0.99"] > 0.99
+    assert rule["passes"]["0.85"] < 0.001
+    assert rule["blocks"]["0.99"] < 1e-9
+
+
+def test_bar_that_nothing_reaches_is_refused(evalgate: Evalgate, tmp_path: Path) -> None:
+    """A policy under which no outcome could pass is refused, with what to change."""
+    path = tmp_path / "mine.yaml"
+    evalgate("policy", "new", "mine", "--suite", "demo", "--out", path)
+    path.write_text(path.read_text().replace("looks: [100]", "looks: [20]"))
+    ended = evalgate("policy", "lint", path)
+
+    assert ended.code == ExitCode.REFUSED
+    assert "not even 20/20 shows a recall of 0.9; raise looks" in ended.err
+
+
+def test_smoke_policy_says_how_little_it_decides(evalgate: Evalgate) -> None:
+    """At two seeds no bar decides anything, and the lint says so."""
+    assert "its bars decide nothing" in evalgate("policy", "lint", "smoke").out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("min: 0.90", "min: .nan", "finite"),
+        ("min: 0.90", "mim: 0.90", "did you mean min"),
+        ("n_guard: 60", "n_guard: 60\nn_guard: 61", "given twice"),
+        ("looks: [100]", "looks: [100, 200]", "sequential looks come later"),
+    ],
+)
+def test_wrong_policies_are_told(evalgate: Evalgate, tmp_path: Path, old: str, new: str, words: str) -> None:
+    """NaN bars, unknown and doubled keys, and several looks are refused by name."""
+    path = tmp_path / "mine.yaml"
+    evalgate("policy", "new", "mine", "--suite", "demo", "--out", path)
+    path.write_text(path.read_text().replace(old, new))
+    ended = evalgate("policy", "lint", path)
+
+    assert ended.code == ExitCode.REFUSED
+    assert words in ended.err
