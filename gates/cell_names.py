@@ -8,6 +8,8 @@ from itertools import combinations
 from evalgate.records import Cell
 
 DIMENSIONS = ("task", "length", "band", "arm")
+SLICES = [fixed for size in range(len(DIMENSIONS)) for fixed in combinations(DIMENSIONS, size)]
+"""Every way to fix some of the dimensions, coarsest first."""
 SHOWN = 3
 """Names given before the rest is counted."""
 
@@ -17,38 +19,33 @@ def name_cells(chosen: Collection[Cell], universe: Sequence[Cell]) -> str:
 
     A slice fixes some of task, length, band and arm: ``middle of every task``, ``task multikey@8 in every band``.
     """
+    whole = _whole_slices(frozenset(chosen), universe)
     left = [cell for cell in universe if cell in set(chosen)]
-    names = []
-    while left:
-        group, fixed = _largest_slice(left, universe, set(chosen))
-        names.append(_name(group, fixed, universe) if len(group) > 1 else str(group[0]))
-        left = [cell for cell in left if cell not in group]
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+    names: list[str] = []
+    while left and len(names) < SHOWN:
+        remaining = set(left)
+        group = max(whole, key=lambda cells: len(remaining.intersection(cells)), default=())
+        if len(remaining.intersection(group)) < 2:
+            group = (left[0],)
+        names.append(_name(group, universe))
+        left = [cell for cell in left if cell not in set(group)]
+    shown = ", ".join(names)
+    return f"{shown} and {len(left)} more cells" if left else shown
 
 
-def _largest_slice(
-    left: Sequence[Cell], universe: Sequence[Cell], chosen: set[Cell]
-) -> tuple[list[Cell], tuple[str, ...]]:
-    """The slice through a cell of ``left`` that lies wholly in ``chosen`` and covers most of ``left``."""
-    best: tuple[list[Cell], tuple[str, ...]] = ([left[0]], DIMENSIONS)
-    covered = 1
-    for size in range(len(DIMENSIONS)):
-        for fixed in combinations(DIMENSIONS, size):
-            for key in dict.fromkeys(_key(cell, fixed) for cell in left):
-                group = [cell for cell in universe if _key(cell, fixed) == key]
-                gain = sum(cell in group for cell in left)
-                if gain > covered and chosen.issuperset(group):
-                    best, covered = (group, fixed), gain
-    return best
+def _whole_slices(chosen: frozenset[Cell], universe: Sequence[Cell]) -> list[tuple[Cell, ...]]:
+    """Slices of at least two cells that lie wholly in ``chosen``, coarsest first."""
+    slices: dict[tuple[object, ...], list[Cell]] = {}
+    for fixed in SLICES:
+        for cell in universe:
+            slices.setdefault((fixed, *(getattr(cell, name) for name in fixed)), []).append(cell)
+    return [tuple(cells) for cells in slices.values() if len(cells) > 1 and chosen.issuperset(cells)]
 
 
-def _key(cell: Cell, fixed: tuple[str, ...]) -> tuple[object, ...]:
-    return tuple(getattr(cell, dimension) for dimension in fixed)
-
-
-def _name(group: Sequence[Cell], fixed: tuple[str, ...], universe: Sequence[Cell]) -> str:
-    if not fixed or len(group) == len(universe):
+def _name(group: Sequence[Cell], universe: Sequence[Cell]) -> str:
+    if len(group) == 1:
+        return str(group[0])
+    if len(group) == len(universe):
         return "every cell"
     first = group[0]
     several = {dimension: len({getattr(cell, dimension) for cell in group}) > 1 for dimension in DIMENSIONS}

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-
-DROPPED = frozenset({"Cc", "Cf", "Cs", "Cn"})
-"""Unicode categories that are not shown: controls, formats (text direction), surrogates, noncharacters."""
+from itertools import islice
 
 PROSE = ".,:;%/=()"
 LINK = re.compile(r"://|www\.", re.IGNORECASE)
 
 
 def clean(text: str, limit: int = 2000) -> str:
-    """Return one line of visible text: white space becomes a blank, controls go, and the rest is cut at ``limit``."""
-    visible = "".join(" " if char.isspace() else char for char in text[: 4 * limit])
-    visible = "".join(char for char in visible if unicodedata.category(char) not in DROPPED)
-    return visible if len(visible) <= limit else visible[: limit - 1] + "…"
+    """Return one line of visible text: white space becomes a blank, what cannot be printed goes, the end is cut.
+
+    Not printed are controls, marks of text direction, surrogates and characters that Unicode has not assigned.
+    """
+    visible = (" " if char.isspace() else char for char in text if char.isspace() or char.isprintable())
+    shown = "".join(islice(visible, limit + 1))
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def markdown_safe(text: str, limit: int = 2000) -> str:

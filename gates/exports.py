@@ -5,6 +5,7 @@ Both are written from the verdict alone, so neither can say anything else than t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
@@ -12,6 +13,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from evalgate.gates.clean_text import clean, markdown_safe
 from evalgate.gates.explanation import tell_bar
 from evalgate.gates.verdict import CellVerdict, Flip, RunRef, Status, Verdict
+from evalgate.records import Cell
 
 MARKDOWN_CAP = 900 * 1024
 """Bytes; GitHub drops a job summary above 1024 KiB."""
@@ -32,15 +34,20 @@ def junit(verdict: Verdict) -> str:
     suite.add_property("run", clean(verdict.run.run_id))
     suite.add_property("baseline", clean(verdict.baseline_run.run_id) if verdict.baseline_run else "none")
     suite.add_property("policy_sha256", verdict.policy.digest)
+    lost: dict[Cell, list[Flip]] = defaultdict(list)
+    for flip in verdict.flips:
+        if flip.kind == "lost":
+            lost[flip.cell].append(flip)
     for cell in verdict.cells:
-        suite.add_testcase(_test_case(verdict, cell))
+        suite.add_testcase(_test_case(verdict, cell, lost[cell.cell]))
     document = JUnitXml("evalgate")
     document.add_testsuite(suite)
+    document.update_statistics()
     text: bytes = document.tostring()
     return text.decode("utf-8")
 
 
-def _test_case(verdict: Verdict, cell: CellVerdict) -> TestCase:
+def _test_case(verdict: Verdict, cell: CellVerdict, lost: Sequence[Flip]) -> TestCase:
     case = TestCase(clean(str(cell.cell)), classname=clean(f"evalgate.{verdict.run.suite.name}.{cell.cell.task}"))
     reason = clean(cell.reason)
     if cell.status is Status.ERROR:
@@ -50,7 +57,6 @@ def _test_case(verdict: Verdict, cell: CellVerdict) -> TestCase:
     elif cell.status is Status.INCONCLUSIVE and cell.tier == "primary":
         skipped = verdict.on_inconclusive == "warn"
         case.result = [Skipped(reason) if skipped else Failure(reason, type_="INCONCLUSIVE")]
-    lost = [flip for flip in verdict.flips if flip.cell == cell.cell and flip.kind == "lost"]
     case.system_out = "\n".join([reason, *(_tell_flip(flip) for flip in lost[:FLIPS_SHOWN])])
     return case
 

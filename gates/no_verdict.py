@@ -24,6 +24,7 @@ def junit(error: EvalgateError) -> str:
     suite.add_testcase(case)
     document = JUnitXml("evalgate")
     document.add_testsuite(suite)
+    document.update_statistics()
     text: bytes = document.tostring()
     return text.decode("utf-8")
 

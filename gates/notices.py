@@ -42,7 +42,8 @@ def _reach_notices(case: Case, cells: Sequence[CellVerdict]) -> Iterator[tuple[s
     seeds, n = case.run.manifest.seeds, max(planned.n for planned in case.plans)
     if seeds > n:
         yield "seeds-not-counted", f"the run has {seeds} seeds; the policy counts the first {n}"
-    ungated = [cell for cell in case.run.planned if cell not in case.policy.rules]
+    gated = {planned.cell for planned in case.plans}
+    ungated = [cell for cell in case.run.planned if cell not in gated]
     if ungated:
         yield "ungated-cells", f"the run asked {len(ungated)} cells that the policy does not judge: {listed(ungated)}"
     if case.policy.kind == "release":

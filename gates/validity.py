@@ -89,7 +89,8 @@ def _every_cell(run: RunRecord, policy: Policy) -> Finding:
     missing = [cell for cell in required if cell not in run]
     if not missing:
         return ok("cells", f"all {len(required)} cells have trials")
-    unasked = [cell for cell in missing if cell not in set(run.planned)]
+    planned = set(run.planned)
+    unasked = [cell for cell in missing if cell not in planned]
     if unasked:
         why = f"the policy needs {listed(unasked)}, which the run does not plan; run the policy's suite whole"
     else:
