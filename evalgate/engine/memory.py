@@ -14,6 +14,7 @@ from evalgate.engine.page_pool import PagePool, Rows
 from evalgate.engine.session import Session, SessionBytes
 from evalgate.engine.state_pool import StatePool
 from evalgate.engine.visibility import ContextSpan, Visibility, middle_hole
+from evalgate.errors import DoesNotFitError
 
 
 class SessionMemory:
@@ -42,16 +43,26 @@ class SessionMemory:
         state = self.states.recurrent[:, parent.slot]
         once = not self.codec.lossless and self.codec.every is None
         rounded = self.codec.round_trip(state) if once else None
-        forks = []
-        for _ in range(count):
-            fork = self.open()
-            self.states.copy(parent.slot, fork.slot)
-            if rounded is not None:
-                self.states.recurrent[:, fork.slot] = rounded
-            fork.tokens, fork.cached, fork.floor, fork.last = parent.tokens, parent.cached, parent.floor, parent.last
-            fork.visibility = parent.visibility if context is None else self._visibility(context)
-            self._share_pages(parent, fork)
-            forks.append(fork)
+        forks: list[Session] = []
+        try:
+            for _ in range(count):
+                fork = self.open()
+                forks.append(fork)
+                self.states.copy(parent.slot, fork.slot)
+                if rounded is not None:
+                    self.states.recurrent[:, fork.slot] = rounded
+                fork.tokens, fork.cached, fork.floor, fork.last = (
+                    parent.tokens,
+                    parent.cached,
+                    parent.floor,
+                    parent.last,
+                )
+                fork.visibility = parent.visibility if context is None else self._visibility(context)
+                self._share_pages(parent, fork)
+        except DoesNotFitError:
+            for fork in forks:
+                self.release(fork)
+            raise
         return forks
 
     def _visibility(self, context: ContextSpan) -> Visibility:
