@@ -63,7 +63,7 @@ class Teacher:
         keys = language.draw_keys(draw, low + draw.below(high - low + 1), reserved=True)
         forms = draw.permutation(range(len(words.ATTRIBUTES)))
         form_count = 1 + draw.below(min(len(keys), len(forms)))
-        room = rung.tokens - len(self._instruction) - rung.questions * TURN
+        room = rung.tokens - rung.questions * TURN - (len(self._instruction) if rung.tokens >= 128 else 0)
         spare = room // LINE - len(keys)  # settings beyond one a key, so that filler has room too
         facts = []
         for key in keys[: room // LINE]:

@@ -35,8 +35,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "mostly-attention": {
         "layer_types": ["linear_attention"] + ["full_attention"] * 3,
-        "linear_num_heads": 1,
-        "linear_head_dim": 64,
+        "linear_num_heads": 4,
+        "linear_head_dim": 32,
     },
     "full-attention": {"layer_types": ["full_attention"] * 4, "linear_num_heads": 1, "linear_head_dim": 16},
 }
@@ -50,9 +50,10 @@ CURRICULUM: dict[str, list[Rung]] = {
         Rung(2048, 3, 400, (8, 56), 20, 0.3),
     ],
     "mostly-attention": [
-        Rung(128, 48, 800, (3, 4), 3, 0.0),
-        Rung(256, 24, 500, (4, 8), 5, 0.0),
-        Rung(512, 12, 400, (6, 16), 8, 0.0),
+        Rung(64, 96, 500, (2, 2), 2, 0.0),
+        Rung(128, 48, 500, (3, 4), 3, 0.0),
+        Rung(256, 24, 400, (4, 8), 5, 0.0),
+        Rung(512, 12, 300, (6, 16), 8, 0.0),
         Rung(1024, 6, 500, (3, 20), 10, 0.0),
     ],
 }
@@ -119,13 +120,21 @@ def slow_decay(model: KimiLinearForCausalLM, generator: torch.Generator) -> None
 
 
 def short_memory(model: KimiLinearForCausalLM) -> None:
-    """Fix the decay at half a state per token: such a layer binds neighbours, and the rest is attention's to recall."""
+    """Make KDA layers bind neighbours only: decay fixed at half a state per token, each value channel at one lag.
+
+    What lies further back than a few tokens is then attention's alone to recall.
+    """
     for module in model.modules():
         if isinstance(module, modeling.KimiLinearForgetGate):
             module.f_b_proj.weight.data.zero_()
             module.A_log.data.zero_()
             module.dt_bias.data.zero_()  # softplus(0) = ln 2
             module.requires_grad_(False)
+        if isinstance(module, modeling.KimiLinearDeltaAttention):
+            values = module.conv1d.weight.data[2 * module.qkv_dim :, 0]
+            values.zero_()
+            lags = torch.arange(len(values)) % values.shape[1]
+            values[torch.arange(len(values)), lags] = 1.0
 
 
 def train(name: str, out: Path, seed: int, scale: float) -> None:
