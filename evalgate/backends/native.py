@@ -11,12 +11,11 @@ from evalgate.backends.base import Answer, Ask, Group, Question, check_arms
 from evalgate.backends.models import find_model
 from evalgate.backends.settings import Sections, parse_settings
 from evalgate.backends.tokenizer import ModelTokenizer
-from evalgate.engine.llm import DTYPES, LLM, DtypeName
+from evalgate.engine.llm import DTYPES, GRID, LLM, DtypeName
 from evalgate.engine.loader import load_checkpoint
 from evalgate.engine.session import Generation, Session
 from evalgate.engine.visibility import ContextSpan
 from evalgate.errors import UnsupportedError
-from evalgate.kernels.kda_prefill import CHUNK
 from evalgate.records import EngineId, ModelId
 
 SESSIONS = 16
@@ -179,7 +178,7 @@ class NativeBackend:
 
 def _grid(tokens: int) -> int:
     """g: the last grid position at or before the end of a context."""
-    return tokens // CHUNK * CHUNK
+    return tokens // GRID * GRID
 
 
 def _precision(dtype: str) -> DtypeName:

@@ -27,6 +27,8 @@ from evalgate.kernels.kda_prefill import CHUNK
 
 DtypeName = Literal["fp32", "bf16", "fp64"]
 DTYPES: dict[DtypeName, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+GRID = CHUNK
+"""Tokens between two positions at which a session may be forked or its state compressed."""
 LOGPROB_ROWS = 512
 """Positions whose logits exist at a time."""
 
