@@ -42,14 +42,13 @@ def deciding(verdict: Verdict | None, rows: Mapping[Cell, CellRow], shares: Mapp
         (Status.INCONCLUSIVE, "Cells that are still open", _opens),
     ):
         if verdict.status is status and found[status]:
-            items = sorted(found[status], key=_share)
-            return _made(title, words(items), [rows[item.cell] for item in items])
+            return _made(title, words(found[status]), _rows(sorted(found[status], key=_share), rows))
     if verdict.status is Status.PASS and verdict.cells:
         items = sorted(found[Status.PASS], key=_spare)[:CLOSEST]
         sentence = f"Every one of {figures.plural(len(found[Status.PASS]), 'cell')} that must pass does. "
         return _made("Cells closest to failing", f"{sentence}These have the least to spare.", _rows(items, rows))
     items = [item for item in verdict.cells if item.errors or item.missing]
-    items.sort(key=lambda item: (-item.errors - item.missing, item.cell))
+    items.sort(key=lambda item: -item.errors - item.missing)
     at_fault = " The cells below hold outcomes that are unknown." if items else ""
     sentence = f"The verdict comes from checks of validity, not from recall.{at_fault}"
     return _made("What is broken", sentence, _rows(items, rows), failed_checks(verdict))
@@ -74,16 +73,16 @@ def _rows(items: list[CellVerdict], rows: Mapping[Cell, CellRow]) -> list[CellRo
     return [rows[item.cell] for item in items]
 
 
-def _share(item: CellVerdict) -> tuple[float, Cell]:
-    return (item.k / item.n if item.n else 0.0, item.cell)
+def _share(item: CellVerdict) -> float:
+    return item.k / item.n if item.n else 0.0
 
 
-def _spare(item: CellVerdict) -> tuple[int, Cell]:
+def _spare(item: CellVerdict) -> int:
     """Trials that the cell could still lose without failing, by the bar or by the baseline."""
     spare = [item.k - item.pass_min] if item.pass_min is not None else []
     if item.baseline and item.baseline.breaks_max is not None:
         spare.append(item.baseline.breaks_max - item.baseline.breaks)
-    return (min(spare, default=0), item.cell)
+    return min(spare, default=0)
 
 
 def _named(items: list[CellVerdict], of: Callable[[Cell], str]) -> str:

@@ -90,6 +90,8 @@ def rule(verdict: Verdict) -> str:
     """How cells make a verdict, in a few words."""
     if verdict.status in INVALID:
         return "the run is not valid"
+    if verdict.reason_code is Reason.NO_REGRESSION_SEEN:
+        return "a smoke policy never passes"
     return "one that blocks is enough" if verdict.status is Status.BLOCK else "every one must pass"
 
 

@@ -18,7 +18,7 @@ class Reach:
 
     title: str
     length: str
-    """``4,096``, ``none`` or a dash where no bar speaks of the task."""
+    """``4,096``, ``none``, ``none proven``, or a dash where no bar speaks of the task."""
     asked: str
     """The longest length that was asked."""
     whole: bool
@@ -55,11 +55,11 @@ def _reach(group: Group, judged: Mapping[Cell, CellVerdict]) -> Reach:
     compared = any(item.baseline for length in lengths for item in _items(group, length, judged))
     return Reach(
         title=group.title,
-        length=_name(passing, lengths),
+        length=_name(passing, lengths, blocked=_blocks(group, lengths, judged)),
         asked=figures.count(group.lengths[-1]),
         whole=bool(passing) and len(passing) == len(group.lengths),
         stopped_by=_stopped_by(group, lengths, passing, judged),
-        baseline=_name(old, lengths) if compared else "",
+        baseline=_name(old, lengths, blocked=False) if compared else "",
     )
 
 
@@ -91,10 +91,18 @@ def _baseline_passes(item: CellVerdict) -> bool:
     return old is not None and item.pass_min is not None and old.n == item.n and old.k_baseline >= item.pass_min
 
 
-def _name(passing: list[int], judged: list[int]) -> str:
+def _blocks(group: Group, lengths: list[int], judged: Mapping[Cell, CellVerdict]) -> bool:
+    """Whether the shortest length itself is proven bad."""
+    return any(item.status is Status.BLOCK for length in lengths[:1] for item in _items(group, length, judged))
+
+
+def _name(passing: list[int], judged: list[int], *, blocked: bool) -> str:
+    """The longest length that passes; unknown is not none."""
     if passing:
         return figures.count(passing[-1])
-    return "none" if judged else figures.NONE
+    if not judged:
+        return figures.NONE
+    return "none" if blocked else "none proven"
 
 
 def _stopped_by(group: Group, lengths: list[int], passing: list[int], judged: Mapping[Cell, CellVerdict]) -> str:

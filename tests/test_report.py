@@ -284,7 +284,7 @@ def test_same_records_give_the_same_bytes(report_cases: dict[str, Any], pages: d
 def test_large_release_run_stays_small(make_report_source: MakeSource) -> None:
     """Twelve tasks at six lengths against a baseline, most needles lost: under a megabyte."""
     body = load_policy("serving-default").model_dump(mode="json", by_alias=True)
-    body["looks"] = [200]
+    body["looks"] = [100]
     body["cells"][0] |= {
         "task": [f"task{i}@8" for i in range(11)] + ["single"],
         "length": [4096 << i for i in range(6)],
@@ -292,7 +292,7 @@ def test_large_release_run_stays_small(make_report_source: MakeSource) -> None:
     policy = Policy.model_validate(body)
     base = make_report_source(policy, run_id="baseline")
     run = make_report_source(
-        policy, run_id="run", profile="state-int8", answers={("middle",): {Outcome.WRONG: range(195)}}
+        policy, run_id="run", profile="state-int8", answers={("middle",): {Outcome.WRONG: range(95)}}
     )
     verdict = judge(
         run.manifest,
