@@ -107,7 +107,7 @@ def next_step(verdict: Verdict | None) -> str:
         return _ask_more(verdict)
     if verdict.status is Status.TAMPERED:
         return "Trust nothing in this run: restore its files, or run again into a new folder."
-    return "Nothing can be said about recall until this is mended: see the validity table, then run again."
+    return "Nothing can be said about recall until this is mended; then run again."
 
 
 def _ask_more(verdict: Verdict) -> str:
