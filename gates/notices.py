@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evalgate.gates.case import Case
+from evalgate.gates.cell_names import name_cells
 from evalgate.gates.finding import listed
 from evalgate.gates.validity import exceeds
 from evalgate.gates.verdict import CellVerdict, Churn, Floor, Notice
-from evalgate.records import Outcome
+from evalgate.records import Manifest, Outcome
 from evalgate.stats import exact
 
 
@@ -25,9 +26,18 @@ def _notices(case: Case, cells: Sequence[CellVerdict], floor: Floor, churn: Chur
     yield from _reach_notices(case, cells)
     yield from _share_notices(case)
     if case.baseline is not None:
-        own, other = case.run.manifest.model, case.baseline.manifest.model
-        if own.weights_sha256 != other.weights_sha256:
-            yield "baseline-other-model", f"the baseline ran {other.name} with other weights than {own.name}"
+        yield from _baseline_notices(case.run.manifest, case.baseline.manifest)
+
+
+def _baseline_notices(own: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
+    if own.model.weights_sha256 != other.model.weights_sha256:
+        yield "baseline-other-model", f"the baseline ran {other.model.name} with other weights than {own.model.name}"
+    elif own.profile != other.profile and own.engine.backend == other.engine.backend:
+        # The sign of a setting that is reported and not live: recall is kept because nothing was compressed.
+        ours, theirs = (manifest.engine.bytes_per_session.get("total") for manifest in (own, other))
+        if ours is not None and theirs is not None and ours >= theirs:
+            held = f"profile {own.profile.name} holds {ours} bytes per session"
+            yield "no-bytes-saved", f"{held}, no fewer than the {theirs} of the baseline's {other.profile.name}"
 
 
 def _churn_notices(churn: Churn) -> Iterator[tuple[str, str]]:
@@ -42,17 +52,22 @@ def _reach_notices(case: Case, cells: Sequence[CellVerdict]) -> Iterator[tuple[s
     seeds, n = case.run.manifest.seeds, max(planned.n for planned in case.plans)
     if seeds > n:
         yield "seeds-not-counted", f"the run has {seeds} seeds; the policy counts the first {n}"
-    gated = {planned.cell for planned in case.plans}
-    ungated = [cell for cell in case.run.planned if cell not in gated]
+    gated = list(case.policy.rules)
+    judged = set(gated)
+    ungated = [cell for cell in case.run.planned if cell not in judged]
     if ungated:
         yield "ungated-cells", f"the run asked {len(ungated)} cells that the policy does not judge: {listed(ungated)}"
+    mute = [cell.cell for cell in cells if cell.block_max is None]
+    if mute:
+        yield "block-unattainable", f"no count blocks in {name_cells(mute, gated)}: too few seeds for the budget"
     if case.policy.kind == "release":
         deaf = [cell.cell for cell in cells if cell.tier == "primary" and cell.pass_min is None]
         if deaf:
-            yield "pass-unattainable", f"no count passes in {listed(deaf)}: too few seeds for the bar"
+            yield "pass-unattainable", f"no count passes in {name_cells(deaf, gated)}: too few seeds for the bar"
         stiff = [cell.cell for cell in cells if cell.baseline is not None and cell.baseline.breaks_max is None]
         if stiff:
-            yield "break-bound-unattainable", f"no count shows the break margin in {listed(stiff)}: too few seeds"
+            where = name_cells(stiff, gated)
+            yield "break-bound-unattainable", f"no count shows the break margin in {where}: too few seeds"
 
 
 def _share_notices(case: Case) -> Iterator[tuple[str, str]]:

@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pytest
 
-from evalgate.gates.policy import Policy
+from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.profile import Profile, load_profile
+from evalgate.gates.rules import judge
+from evalgate.gates.verdict import Verdict
 from evalgate.records import Cell, DocumentId, EngineId, Manifest, ModelId, Outcome, Trial
+
+Run = tuple[Manifest, list[Trial]]
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def demo() -> Policy:
+    """Six primary cells at bar .90, 100 seeds, break margin .08 (at most 3 breaks)."""
+    return load_policy("demo")
+
+
+def changed(policy: Policy, **fields: Any) -> Policy:
+    """The policy with other fields, validated as a document would be."""
+    return Policy.model_validate({**policy.model_dump(mode="json", by_alias=True), **fields})
+
+
+def judged(run: Run, policy: Policy) -> Verdict:
+    """Judge ``run`` without a baseline, against the shipped profile that its manifest names."""
+    return judge(*run, policy, profile=load_profile(run[0].profile.name))
+
+
+def compared(run: Run, baseline: Run, policy: Policy) -> Verdict:
+    """Judge ``run`` against ``baseline``, each against the shipped profile that its manifest names."""
+    return judge(
+        *run,
+        policy,
+        baseline,
+        profile=load_profile(run[0].profile.name),
+        baseline_profile=load_profile(baseline[0].profile.name),
+    )
 
 
 @pytest.fixture(scope="session")
-def make_judged_run() -> Callable[..., tuple[Manifest, list[Trial]]]:
+def make_judged_run() -> MakeRun:
     """``make(policy, run_id="run", profile="full", seeds=None, answers={})``: a complete run of the policy's cells.
 
     Everything is correct but for ``answers``: {parts of a cell: {outcome: seeds}}, such as

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from fixtures_judged import MakeRun, compared, judged
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,12 +16,9 @@ from evalgate.errors import ExitCode
 from evalgate.gates.clean_text import clean, markdown_safe
 from evalgate.gates.exports import MARKDOWN_CAP, junit, markdown
 from evalgate.gates.policy import Policy, load_policy
-from evalgate.gates.profile import load_profile
-from evalgate.gates.rules import judge
 from evalgate.gates.verdict import Verdict
-from evalgate.records import Manifest, Outcome, Trial
+from evalgate.records import Outcome
 
-MakeRun = Callable[..., tuple[Manifest, list[Trial]]]
 Answers = Mapping[tuple[str, ...], Mapping[Outcome, Any]]
 WRONG = Outcome.WRONG
 
@@ -37,7 +35,7 @@ def verdict_of(make_judged_run: MakeRun, answers: Answers, policy: Policy | None
     used = policy or load_policy("demo")
     run = make_judged_run(used, profile="state-int8", answers=answers)
     baseline = make_judged_run(used, run_id="base")
-    return judge(*run, used, baseline, profile=load_profile("state-int8"), baseline_profile=load_profile("full"))
+    return compared(run, baseline, used)
 
 
 def parsed(xml: str) -> ET.Element:
@@ -83,7 +81,7 @@ def test_junit_is_red_exactly_when_the_exit_code_is(make_judged_run: MakeRun, wo
 def test_junit_of_a_policy_that_warns(make_judged_run: MakeRun) -> None:
     """A smoke run that saw no regression exits 0, so its cells are skipped and not failed."""
     policy = load_policy("smoke")
-    verdict = judge(*make_judged_run(policy), policy, profile=load_profile("full"))
+    verdict = judged(make_judged_run(policy), policy)
 
     assert verdict.exit_code is ExitCode.PASS
     assert counts(junit(verdict)) == {"tests": 9, "failures": 0, "errors": 0, "skipped": 9}
@@ -166,14 +164,8 @@ def hostile_verdict(make_judged_run: MakeRun) -> Verdict:
     policy = load_policy("demo")
     manifest, trials = make_judged_run(policy, profile="state-int8", answers=CASES["BLOCK"], run_id=HOSTILE[:-30])
     trials = [dataclasses.replace(t, answer=HOSTILE if t.outcome == WRONG else t.answer) for t in trials]
-    return judge(
-        manifest,
-        [dataclasses.replace(trial, expected=HOSTILE) for trial in trials],
-        policy,
-        make_judged_run(policy, run_id="base"),
-        profile=load_profile("state-int8"),
-        baseline_profile=load_profile("full"),
-    )
+    run = manifest, [dataclasses.replace(trial, expected=HOSTILE) for trial in trials]
+    return compared(run, make_judged_run(policy, run_id="base"), policy)
 
 
 def test_answers_are_text_in_markdown(make_judged_run: MakeRun) -> None:

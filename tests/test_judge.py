@@ -1,40 +1,21 @@
-"""The judge on one run: bars per cell, the order of verdicts, guards, smoke policies and the floor."""
+"""The judge on one run: bars per cell, looks, and the order of verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
+from fixtures_judged import MakeRun, changed, judged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalgate import stats
 from evalgate.errors import ExitCode, MismatchError, UnsupportedError
 from evalgate.gates.policy import Policy, load_policy
-from evalgate.gates.profile import load_profile
-from evalgate.gates.rules import judge
 from evalgate.gates.verdict import CellVerdict, Reason, Status, Verdict, worst
-from evalgate.records import Manifest, Outcome, Trial
+from evalgate.records import Outcome
 
-MakeRun = Callable[..., tuple[Manifest, list[Trial]]]
 WRONG = Outcome.WRONG
-
-
-@pytest.fixture
-def demo() -> Policy:
-    """Six primary cells at bar .90 and 100 seeds."""
-    return load_policy("demo")
-
-
-def changed(policy: Policy, **fields: Any) -> Policy:
-    """The policy with other fields, validated as a document would be."""
-    return Policy.model_validate({**policy.model_dump(mode="json", by_alias=True), **fields})
-
-
-def judged(run: tuple[Manifest, list[Trial]], policy: Policy) -> Verdict:
-    """Judge ``run`` without a baseline, against the shipped profile that its manifest names."""
-    return judge(*run, policy, profile=load_profile(run[0].profile.name))
 
 
 def cell_of(verdict: Verdict, task: str, band: str) -> CellVerdict:
@@ -182,78 +163,6 @@ def test_block_wins_over_inconclusive(demo: Policy, make_judged_run: MakeRun) ->
     assert judged(make_judged_run(demo, profile="state-int8", answers=answers), demo).status is Status.BLOCK
 
 
-def guarded(policy: Policy, tier: str = "guard") -> Policy:
-    """The demo policy whose multikey cells are guards."""
-    rule = {"length": [1024], "band": ["front", "middle", "back"], "min": 0.90}
-    return changed(policy, cells=[{**rule, "task": "single"}, {**rule, "task": "multikey@8", "tier": tier}])
-
-
-def test_guard_cells_block_at_their_own_seeds(demo: Policy, make_judged_run: MakeRun) -> None:
-    """A guard counts the first 60 seeds, splits its own budget, and blocks; what comes later is not its look."""
-    policy = guarded(demo)
-    block_max = stats.block_max(60, 0.90, stats.exact(0.01) / 3)
-    assert block_max is not None
-    early = {("multikey@8", "front"): {WRONG: range(60 - block_max)}}
-    late = {("multikey@8", "front"): {WRONG: range(60, 100)}}
-
-    verdict = judged(make_judged_run(policy, answers=early), policy)
-    spared = judged(make_judged_run(policy, answers=late), policy)
-
-    cell = cell_of(verdict, "multikey@8", "front")
-    assert (cell.n, cell.k, cell.block_max, cell.pass_min) == (60, block_max, block_max, None)
-    assert (cell.status, verdict.status) == (Status.BLOCK, Status.BLOCK)
-    assert (cell_of(spared, "multikey@8", "front").k, spared.status) == (60, Status.PASS)
-
-
-def test_guard_cells_never_pass_nor_hold(demo: Policy, make_judged_run: MakeRun) -> None:
-    """A guard at 90% neither blocks nor keeps the run from passing, and says so."""
-    policy = guarded(demo)
-    verdict = judged(make_judged_run(policy, answers={("multikey@8",): {WRONG: range(6)}}), policy)
-
-    cell = cell_of(verdict, "multikey@8", "front")
-    assert (verdict.status, cell.status) == (Status.PASS, Status.INCONCLUSIVE)
-    assert cell.reason.startswith("recalled 54/60; only blocks: at most ")
-    assert "no guard cell blocks" in verdict.reason
-
-
-def test_guard_budget_is_its_own(demo: Policy, make_judged_run: MakeRun) -> None:
-    """Three primary cells split .02 by three once the other three are guards."""
-    policy = guarded(demo)
-    verdict = judged(make_judged_run(policy), policy)
-
-    assert cell_of(verdict, "single", "front").block_max == stats.block_max(100, 0.90, stats.exact(0.02) / 3)
-    assert cell_of(verdict, "multikey@8", "front").block_max == stats.block_max(60, 0.90, stats.exact(0.01) / 3)
-
-
-def test_guards_need_their_seeds(demo: Policy, make_judged_run: MakeRun) -> None:
-    """A run with fewer seeds than a guard counts is ERROR, not a guard that saw too little to block."""
-    policy = changed(guarded(demo), looks=[50])
-    verdict = judged(make_judged_run(policy), policy)
-
-    assert (verdict.status, verdict.reason_code) == (Status.ERROR, Reason.TOO_FEW_SEEDS)
-    assert "judges from 60" in verdict.reason
-
-
-def test_smoke_never_passes(make_judged_run: MakeRun) -> None:
-    """A perfect smoke run is INCONCLUSIVE, no-regression-seen; its policy only warns, so exit 0."""
-    policy = load_policy("smoke")
-    verdict = judged(make_judged_run(policy), policy)
-
-    assert (verdict.status, verdict.reason_code) == (Status.INCONCLUSIVE, Reason.NO_REGRESSION_SEEN)
-    assert verdict.exit_code is ExitCode.PASS
-    assert verdict.reason == ("INCONCLUSIVE: no regression seen in 9 cells at 2 seeds; a smoke policy never passes")
-
-
-def test_smoke_never_passes_at_any_n(demo: Policy, make_judged_run: MakeRun) -> None:
-    """Even with seeds enough for PASS, a smoke policy's best word is INCONCLUSIVE; it still blocks."""
-    policy = changed(demo, kind="smoke")
-
-    assert judged(make_judged_run(policy), policy).reason_code is Reason.NO_REGRESSION_SEEN
-    run = make_judged_run(policy, profile="state-int8", answers={("back",): {WRONG: range(50)}})
-    blocked = judged(run, policy)
-    assert (blocked.status, blocked.exit_code) == (Status.BLOCK, ExitCode.BLOCK)
-
-
 @pytest.mark.parametrize("n", [3, 5])
 def test_a_few_perfect_trials_are_not_enough(demo: Policy, make_judged_run: MakeRun, n: int) -> None:
     """Three or five of as many, the sure pass of a t interval, is INCONCLUSIVE and says that no count would do."""
@@ -264,6 +173,15 @@ def test_a_few_perfect_trials_are_not_enough(demo: Policy, make_judged_run: Make
     assert "pass-unattainable" in {warning.code for warning in verdict.warnings}
     assert f"{n} seeds cannot show bar 0.90" in verdict.reason
     assert verdict.cells[0].n_needed == 29
+
+
+def test_a_share_at_the_bar_does_not_pass(demo: Policy, make_judged_run: MakeRun) -> None:
+    """27 of 30 is .90 exactly, and shows no recall of .90: it takes 30 of 30."""
+    policy = changed(demo, looks=[30])
+    verdict = judged(make_judged_run(policy, answers={("single", "back"): {WRONG: range(3)}}), policy)
+
+    cell = cell_of(verdict, "single", "back")
+    assert (cell.k, cell.n, cell.pass_min, cell.status) == (27, 30, 30, Status.INCONCLUSIVE)
 
 
 def test_a_run_between_looks_is_judged_at_the_look_below(demo: Policy, make_judged_run: MakeRun) -> None:
@@ -304,54 +222,6 @@ def test_another_suite_is_refused(demo: Policy, make_judged_run: MakeRun) -> Non
         with pytest.raises(MismatchError, match="judges") as refused:
             judged((other, trials), policy)
         assert refused.value.exit_code is ExitCode.REFUSED
-
-
-@pytest.mark.parametrize(("misses", "status"), [(12, "ok"), (13, "broken")])
-def test_floor_on_an_uncompressed_run(demo: Policy, make_judged_run: MakeRun, misses: int, status: str) -> None:
-    """``single`` at the shortest length on profile full: 88 of 100 stands, 87 means the set-up is broken."""
-    verdict = judged(make_judged_run(demo, answers={("single", "middle"): {WRONG: range(misses)}}), demo)
-
-    assert verdict.floor is not None
-    assert (verdict.floor.status, verdict.floor.judged_on, verdict.floor.length) == (status, "run", 1024)
-    assert {band.k_max for band in verdict.floor.bands} == {87}
-    assert (verdict.reason_code is Reason.FLOOR_BROKEN) == (status == "broken")
-
-
-def test_floor_wins_over_block(demo: Policy, make_judged_run: MakeRun) -> None:
-    """A model that finds nothing without compression has a broken set-up: ERROR, no word on its recall."""
-    verdict = judged(make_judged_run(demo, answers={(): {WRONG: range(100)}}), demo)
-
-    assert (verdict.status, verdict.reason_code) == (Status.ERROR, Reason.FLOOR_BROKEN)
-    assert "the set-up is broken: on the run, single at length 1024: front 0/100" in verdict.reason
-
-
-def test_floor_is_not_judged_on_a_compressed_run(demo: Policy, make_judged_run: MakeRun) -> None:
-    """A candidate's own loss is judged by its cells; without a baseline the floor is a printed warning."""
-    run = make_judged_run(demo, profile="state-int8", answers={("single",): {WRONG: range(50)}})
-    verdict = judged(run, demo)
-
-    assert verdict.floor is not None
-    assert (verdict.floor.status, verdict.status) == ("not-judged", Status.BLOCK)
-    assert "floor-not-judged" in {warning.code for warning in verdict.warnings}
-
-
-def test_floor_off(demo: Policy, make_judged_run: MakeRun) -> None:
-    """``floor: null`` judges no floor and warns of none."""
-    policy = changed(demo, validity={"floor": None})
-    verdict = judged(make_judged_run(policy, answers={("single",): {WRONG: range(13)}}), policy)
-
-    assert verdict.floor is not None
-    assert (verdict.floor.status, verdict.status) == ("off", Status.INCONCLUSIVE)
-    assert verdict.warnings == []
-
-
-def test_floor_without_single_is_refused(demo: Policy, make_judged_run: MakeRun) -> None:
-    """A floor on a suite that has no ``single`` is a slip of the policy: exit 2, with what to write."""
-    rule = {"task": "multikey@8", "length": 1024, "band": ["front", "back"], "min": 0.90}
-    policy = changed(demo, cells=[rule])
-
-    with pytest.raises(MismatchError, match=r"set validity\.floor: null"):
-        judged(make_judged_run(policy), policy)
 
 
 def test_other_outcomes_count_as_failures(demo: Policy, make_judged_run: MakeRun) -> None:

@@ -10,16 +10,16 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from fixtures_judged import MakeRun
 
 from evalgate.errors import ExitCode, InvalidRunError, TamperedError
 from evalgate.gates.judge_run import gate_run, verdict_name
 from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.profile import load_profile, template
 from evalgate.gates.verdict import Reason, Status, Verdict
-from evalgate.records import Context, Manifest, Outcome, Trial
+from evalgate.records import Context, Outcome
 from evalgate.store import RunFolder
 
-MakeRun = Callable[..., tuple[Manifest, list[Trial]]]
 Stored = Callable[..., RunFolder]
 # Forty seeds: the fewest tens at which a cell can pass and its break margin of .08 be shown.
 POLICY = Policy.model_validate({**load_policy("demo").model_dump(mode="json", by_alias=True), "looks": [40]})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
+from fixtures_judged import MakeRun, changed
 
 from evalgate.errors import ExitCode
 from evalgate.gates.policy import Policy, load_policy
@@ -14,19 +14,6 @@ from evalgate.gates.profile import Profile, load_profile
 from evalgate.gates.rules import judge
 from evalgate.gates.verdict import Reason, Status, Verdict
 from evalgate.records import Cell, Manifest, Outcome, Trial
-
-MakeRun = Callable[..., tuple[Manifest, list[Trial]]]
-
-
-@pytest.fixture
-def demo() -> Policy:
-    """Six primary cells at bar .90 and 100 seeds."""
-    return load_policy("demo")
-
-
-def changed(policy: Policy, **fields: Any) -> Policy:
-    """The policy with other fields, validated as a document would be."""
-    return Policy.model_validate({**policy.model_dump(mode="json", by_alias=True), **fields})
 
 
 def judged(manifest: Manifest, trials: list[Trial], policy: Policy) -> Verdict:

@@ -135,7 +135,7 @@ def clopper_pearson(k: int, n: int) -> float:
 
 @pytest.mark.parametrize(("bound", "worst"), [(wald, 0.233), (wilson, 0.072), (clopper_pearson, 0.050)])
 def test_largest_true_error_of_a_lower_bound(bound: Callable[[int, int], float], worst: float) -> None:
-    """ "Lower bound at least .90" at nominal .05 over n = 20..600 errs up to .233 (Wald), .072 (Wilson), .050 (ours)."""
+    """A "lower bound >= .90" at nominal .05 over n = 20..600 errs by .233 (Wald), .072 (Wilson), .050 (exact)."""
     errors = [
         stats.binom_sf(k, n, BAR)
         for n in range(20, 601)
@@ -146,7 +146,7 @@ def test_largest_true_error_of_a_lower_bound(bound: Callable[[int, int], float],
 
 
 def test_naive_gate_passes_a_bad_model_a_third_of_the_time() -> None:
-    """ "k/n >= .90" at n = 100 passes a true .88 33% of the time."""
+    """The rule "k/n >= .90" at n = 100 passes a true .88 33% of the time."""
     assert round(stats.binom_sf(90, 100, 0.88), 2) == 0.33
 
 
