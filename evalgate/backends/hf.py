@@ -48,7 +48,8 @@ class HfBackend:
         self._identity = ModelId(
             name=model,
             architecture=type(self._model).__name__,
-            parameters=sum(p.numel() for p in self._model.parameters()),
+            # By address: tied weights are one, and the router's bias is a buffer that is loaded all the same.
+            parameters=sum({x.data_ptr(): x.numel() for x in self._model.state_dict().values()}.values()),
             weights_sha256=weights_digest(folder),
             config_sha256=hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
             tokenizer_sha256=self.tokenizer.sha256,
@@ -141,11 +142,10 @@ class HfBackend:
 
     @torch.inference_mode()
     def _measure(self, longest: int) -> dict[str, int]:
-        from transformers import DynamicCache
-
         count = min(longest, PROBE_TOKENS)
-        cache = DynamicCache(config=self._model.config)
-        self._model(torch.zeros(1, count, dtype=torch.int64), past_key_values=cache, use_cache=True)
+        output = self._model(torch.zeros(1, count, dtype=torch.int64), use_cache=True)
+        # Renamed in transformers 5: models moved over one by one.
+        cache = output.cache if "cache" in output else output.past_key_values
         sizes = Counter({"state": 0, "conv": 0, "kv": 0})
         for layer in cache.layers:
             sizes["kv"] += _nbytes([getattr(layer, "keys", None), getattr(layer, "values", None)])
