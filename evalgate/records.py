@@ -144,6 +144,8 @@ class Manifest(_Strict):
     suite: DocumentId
     suite_body: dict[str, object]
     profile: DocumentId
+    profile_body: dict[str, object]
+    """The profile as it was asked for, so that a judge need not have its file."""
     model: ModelId
     engine: EngineId
     generator_version: str

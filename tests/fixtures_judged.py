@@ -82,6 +82,7 @@ def judged_manifest(policy: Policy, run_id: str, profile: Profile, seeds: int) -
         status="complete",
         suite=DocumentId(name=name, version=version, digest="5" * 64),
         suite_body={"name": name},
+        profile_body=profile.model_dump(mode="json", exclude_unset=True),
         profile=profile.id,
         model=ModelId(
             name="builtin:hybrid",

@@ -72,6 +72,7 @@ def make_manifest() -> MakeManifest:
             status="running",
             suite=document,
             suite_body={"name": "smoke", "lengths": [1024]},
+            profile_body={},
             profile=document.model_copy(update={"name": "full"}),
             model=ModelId(
                 name="builtin:hybrid",

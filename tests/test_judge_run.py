@@ -13,7 +13,7 @@ import pytest
 from fixtures_judged import MakeRun
 
 from evalgate.errors import ExitCode, InvalidRunError, TamperedError
-from evalgate.gates.judge_run import gate_run, verdict_name
+from evalgate.gates.judge_run import asked_profile, gate_run, verdict_name
 from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.profile import load_profile, template
 from evalgate.gates.verdict import Reason, Status, Verdict
@@ -164,15 +164,20 @@ def test_missing_band_in_the_folder(stored: Stored) -> None:
 
 
 def test_profile_that_does_not_come_with_evalgate(tmp_path: Path, stored: Stored) -> None:
-    """A profile from a file is handed in; without it the effective settings cannot be checked: ERROR."""
+    """A profile from a file of the user's is judged from the manifest; another body than recorded is TAMPERED."""
     path = tmp_path / "mine.yaml"
     path.write_text(template("mine"))
     mine = load_profile(str(path))
+    body = mine.model_dump(mode="json", exclude_unset=True)
     run = stored("run", finish=False)
-    run.finish(run.manifest().model_copy(update={"profile": mine.id}), {})
+    run.finish(run.manifest().model_copy(update={"profile": mine.id, "profile_body": body}), {})
+    edited = run.manifest().model_copy(update={"profile_body": body | {"owner": "someone"}})
 
-    assert gate_run(run, POLICY).reason_code is Reason.PROFILE_NOT_EFFECTIVE
-    assert gate_run(run, POLICY, profile=mine).status is Status.PASS
+    assert gate_run(run, POLICY).status is Status.PASS
+    with pytest.raises(TamperedError, match="mine"):
+        asked_profile(edited)
+    with pytest.raises(InvalidRunError, match="not a valid profile"):
+        asked_profile(edited.model_copy(update={"profile_body": {}}))
 
 
 def test_the_judge_starts_light() -> None:

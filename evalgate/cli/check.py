@@ -45,9 +45,7 @@ def check(
         seed_set=seed_set,
     )
     execute(request, out)
-    code = judge_and_tell(
-        out, policy, baseline=baseline, profile=profile, junit=junit, markdown=markdown, github=github, json=json
-    )
+    code = judge_and_tell(out, policy, baseline=baseline, junit=junit, markdown=markdown, github=github, json=json)
     write_report(out, out / "report.html", baseline, policy)
     if not json:
         console.say(f"report: {out / 'report.html'}")

@@ -24,9 +24,6 @@ def gate(
     run: console.Run,
     policy: Annotated[str, typer.Option(help="Policy: NAME (newest), NAME@1.0.0, or a YAML file.")],
     baseline: console.Baseline = None,
-    profile: Annotated[
-        str | None, typer.Option(help="Profile of the run, where it is a YAML file of yours and not a released one.")
-    ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write Markdown to this file.")] = None,
     github: Annotated[
@@ -35,9 +32,7 @@ def gate(
     json: console.Json = False,
 ) -> None:
     """Judge RUN under a policy. The exit code is the verdict: 0 PASS, 1 BLOCK, 3 INCONCLUSIVE, 4 ERROR, 5 TAMPERED."""
-    code = judge_and_tell(
-        run, policy, baseline=baseline, profile=profile, junit=junit, markdown=markdown, github=github, json=json
-    )
+    code = judge_and_tell(run, policy, baseline=baseline, junit=junit, markdown=markdown, github=github, json=json)
     raise typer.Exit(code)
 
 
@@ -46,7 +41,6 @@ def judge_and_tell(
     policy: str,
     *,
     baseline: Path | None,
-    profile: str | None,
     junit: Path | None,
     markdown: Path | None,
     github: bool,
@@ -56,7 +50,7 @@ def judge_and_tell(
     if github and SUMMARY not in os.environ:
         raise RefusedError(f"--github writes to the file that {SUMMARY} names, and it is not set; leave --github out")
     with _told_to_files(junit, markdown, github=github):
-        verdict, place = _judge(run, policy, baseline, profile)
+        verdict, place = _judge(run, policy, baseline)
         _write(verdict, junit, markdown, github=github)
     if json:
         console.emit(verdict.model_dump(mode="json") | {"exit_code": int(verdict.exit_code), "file": str(place)})
@@ -67,17 +61,15 @@ def judge_and_tell(
     return verdict.exit_code
 
 
-def _judge(run: Path, policy: str, baseline: Path | None, profile: str | None) -> tuple[Verdict, Path]:
+def _judge(run: Path, policy: str, baseline: Path | None) -> tuple[Verdict, Path]:
     from evalgate.gates.judge_run import gate_run, verdict_name
     from evalgate.gates.policy import load_policy
-    from evalgate.gates.profile import load_profile
     from evalgate.store import RunFolder
 
     rules = load_policy(policy)
-    asked = None if profile is None else load_profile(profile)
     folder = RunFolder.open(run)
     other = None if baseline is None else RunFolder.open(baseline)
-    verdict = gate_run(folder, rules, other, profile=asked)
+    verdict = gate_run(folder, rules, other)
     name = verdict_name(rules, None if other is None else other.manifest())
     return verdict, folder.path / "verdicts" / f"{name}.json"
 

@@ -30,6 +30,7 @@ def new_manifest(bench: Bench) -> Manifest:
         suite=_document(suite),
         suite_body=suite.model_dump(mode="json", by_alias=True),
         profile=_document(bench.profile),
+        profile_body=bench.profile.model_dump(mode="json", by_alias=True, exclude_unset=True),
         model=bench.backend.identity(),
         engine=bench.backend.engine_id(suite.lengths[-1], tuple(suite.arms)),
         generator_version=GENERATOR_VERSION,
