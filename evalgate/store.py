@@ -24,13 +24,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
-from evalgate import disk
-from evalgate.errors import InvalidDocumentError, InvalidRunError, MismatchError, StorageError, TamperedError
+from evalgate import disk, manifest_file
+from evalgate.errors import InvalidRunError, MismatchError, StorageError, TamperedError
 from evalgate.records import Context, Manifest, Trial
 from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
-from evalgate.versioned import canonical_digest
 
 __all__ = ["RunFolder"]
 
@@ -38,8 +35,6 @@ MANIFEST = "manifest.json"
 CONTEXTS = "contexts.parquet"
 TRIALS = "trials.parquet"
 COUNTERS = "counters.json"
-DIGEST_FIELD = "sha256"
-"""Extra field of manifest.json: the digest of all others. In the same file, so that one rename writes both."""
 
 _PART_NAME = re.compile(r"^(\d+)-(\d+)\.parquet$")
 
@@ -92,27 +87,11 @@ class RunFolder:
 
     def manifest(self) -> Manifest:
         """Read the manifest. Raises InvalidRunError (missing, unparsable) or TamperedError (its digest differs)."""
-        path = self.path / MANIFEST
-        content = disk.read(path)
-        if content is None:
-            raise InvalidRunError(f"{self.path} is not a run folder: found no {MANIFEST} in it")
-        try:
-            body = json.loads(content)
-            stated = body.pop(DIGEST_FIELD)
-            manifest = Manifest.model_validate(body)
-            actual = canonical_digest(body)
-        except ValidationError as error:
-            raise InvalidRunError(f"{path}: not a manifest of this version ({_faults(error)}); {_RERUN}") from error
-        except (*_UNREADABLE, InvalidDocumentError) as error:
-            raise InvalidRunError(f"{path}: not a readable manifest ({error!r}); {_RERUN}") from error
-        if stated != actual:
-            raise TamperedError(f"{path} was changed after it was written: digest {actual[:12]}, recorded {stated}")
-        return manifest
+        return manifest_file.read(self.path / MANIFEST)
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest whole, with the digest of its fields."""
-        body = manifest.model_dump(mode="json")
-        disk.replace(self.path / MANIFEST, _json({**body, DIGEST_FIELD: canonical_digest(body)}))
+        manifest_file.write(self.path / MANIFEST, manifest)
 
     def write_part(self, seed: int, stream: int, contexts: Sequence[Context], trials: Sequence[Trial]) -> None:
         """Commit one haystack, in place of one that is there. Raises InvalidRunError: not this haystack's records."""
@@ -293,8 +272,6 @@ class RunFolder:
 
 
 _RERUN = "run again into a new folder"
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What parsing raises on bytes that are not what they should be."""
 
 
 def _whole_part(path: Path, seed: int, stream: int) -> Part | None:
@@ -316,7 +293,7 @@ def _unpacked(path: Path, kind: type[Any], content: bytes) -> list[Any]:
 def _parse_counters(path: Path, content: bytes) -> dict[str, int]:
     try:
         body = json.loads(content)
-    except _UNREADABLE as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRunError(f"{path}: not JSON ({error}); put it back, or {_RERUN}") from error
     if not isinstance(body, dict):
         raise InvalidRunError(f"{path}: expected a JSON object of counters; put it back, or {_RERUN}")
@@ -327,10 +304,6 @@ def _refuse_duplicates(path: Path, what: str, ids: Sequence[str]) -> None:
     repeated = [name for name, times in Counter(ids).items() if times > 1]
     if repeated:
         raise InvalidRunError(f"{path} holds {what} {repeated[0]} more than once; {_RERUN}")
-
-
-def _faults(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:3])
 
 
 def _json(body: dict[str, Any]) -> bytes:
