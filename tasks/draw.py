@@ -13,6 +13,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _MASK = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
+
+
+def _mixed(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def scatter(number: int) -> int:
+    """64 bits that look drawn at random, always the same for ``number``."""
+    return _mixed((number + _STEP) & _MASK)
 
 
 class Draw:
@@ -24,11 +36,8 @@ class Draw:
 
     def bits(self) -> int:
         """64 uniform bits."""
-        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
-        z = self._state
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-        return z ^ (z >> 31)
+        self._state = (self._state + _STEP) & _MASK
+        return _mixed(self._state)
 
     def below(self, n: int) -> int:
         """A uniform integer in ``[0, n)`` (multiply-shift; the bias is under n / 2**64)."""

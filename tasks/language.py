@@ -83,11 +83,11 @@ def draw_keys(draw: Draw, count: int, *, reserved: bool = False) -> list[Key]:
 
 
 def draw_values(draw: Draw, count: int, *, reserved: bool = False) -> list[int]:
-    """``count`` different four-digit numbers; ``reserved`` draws from the quarter that is kept for training."""
+    """``count`` different six-digit numbers; ``reserved`` draws from the quarter that is kept for training."""
     values: list[int] = []
     taken: set[int] = set()
     while len(values) < count:
-        value = 1000 + draw.below(9000)
+        value = 100_000 + draw.below(900_000)
         if words.reserved_value(value) == reserved and value not in taken:
             taken.add(value)
             values.append(value)

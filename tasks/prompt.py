@@ -67,7 +67,7 @@ class Wording:
     def _check_splits(self, chat: Chat) -> None:
         draw = Draw("splits")
         key = language.draw_keys(draw, 1)[0]
-        lines = [language.filler_line(draw) for _ in range(12)] + [language.needle_line(0, key, 1234)]
+        lines = [language.filler_line(draw) for _ in range(12)] + [language.needle_line(0, key, 123_456)]
         question = language.question_line(0, key) + chat.tail
         parts = [chat.head + language.INSTRUCTION, *lines, question]
         apart = [i for ids in self._tokenizer.encode_batch(parts) for i in ids]
@@ -81,12 +81,12 @@ class Wording:
     def _longest_needle(self) -> int:
         """An upper bound on any needle line: the base line plus the most that each part can add."""
         base = language.Key(0, 0)
-        variants = [language.needle_line(0, base, 1000)]
+        variants = [language.needle_line(0, base, 100_000)]
         groups = [
-            [language.needle_line(f, base, 1000) for f in range(len(words.ATTRIBUTES))],
-            [language.needle_line(0, language.Key(a, 0), 1000) for a in range(len(words.ADJECTIVES))],
-            [language.needle_line(0, language.Key(0, n), 1000) for n in range(len(words.NOUNS))],
-            [language.needle_line(0, base, value) for value in range(1000, 10000, 37)],
+            [language.needle_line(f, base, 100_000) for f in range(len(words.ATTRIBUTES))],
+            [language.needle_line(0, language.Key(a, 0), 100_000) for a in range(len(words.ADJECTIVES))],
+            [language.needle_line(0, language.Key(0, n), 100_000) for n in range(len(words.NOUNS))],
+            [language.needle_line(0, base, value) for value in range(100_000, 1_000_000, 3_701)],
         ]
         return self._bound(variants[0], groups)
 

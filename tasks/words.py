@@ -1,11 +1,13 @@
 """The word lists that needles and filler are made of; no word stands in two lists.
 
-Keys are an adjective and a noun, forms are attributes, values are four-digit numbers.
+Keys are an adjective and a noun, forms are attributes, values are six-digit numbers.
 A quarter of all keys and values is reserved for training and appears in no suite (:func:`reserved_key`,
 :func:`reserved_value`), so that a model trained on this generator has never seen what it is asked.
 """
 
 from __future__ import annotations
+
+from evalgate.tasks.draw import scatter
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -79,9 +81,17 @@ TIMES = _words(
 
 def reserved_key(adjective: int, noun: int) -> bool:
     """Whether the key of these word indices is reserved for training."""
-    return (adjective + noun) % 4 == 0
+    return _quarter(adjective * 1_000_003 + noun)
 
 
 def reserved_value(value: int) -> bool:
-    """Whether this four-digit number is reserved for training."""
-    return (value // 100 + value % 100) % 4 == 0
+    """Whether this six-digit number is reserved for training."""
+    return _quarter(value)
+
+
+def _quarter(number: int) -> bool:
+    """A fixed quarter of all numbers, scattered: a model must not be able to learn which ones it was trained on.
+
+    A rule on the digits was tried: models learned it, and would not say a number that broke it.
+    """
+    return scatter(number) % 4 == 0

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from evalgate.tasks import language, words
 from evalgate.tasks.draw import Draw
 
-LINE, TURN = 14, 18
+LINE, TURN = 15, 19
 """Most tokens of a needle line, and of a question with its answer and turn tokens, in the embedded tokenizer."""
 
 

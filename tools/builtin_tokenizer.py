@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from evalgate.tasks import language, words
 from evalgate.tasks.draw import Draw
 
-VOCABULARY = 1792
+VOCABULARY = 1920
 BOS, EOS, USER, ASSISTANT, PAD = "<|begin|>", "<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"
 CHAT_TEMPLATE = (
     "{{ '<|begin|>' }}{% for message in messages %}"
@@ -30,10 +30,10 @@ def corpus() -> Iterator[str]:
     draw = Draw("tokenizer")
     lists = (words.ADJECTIVES, words.NOUNS, words.ATTRIBUTES, words.ROLES, words.VERBS, words.COUNTS, words.THINGS)
     for word in (w for group in (*lists, words.PLACES, words.QUALITIES, words.TIMES) for w in group):
-        yield f" {word}" * 400
+        yield f" {word}" * 1000
     for number in range(100):
-        yield f" {number:02d}" * 400
-        yield f" 10{number:02d}" * 400
+        yield f" {number:02d}" * 4000
+        yield f" 10{number:02d}" * 4000
     for _ in range(20000):
         yield language.filler_line(draw)
     for _ in range(4000):

@@ -45,12 +45,12 @@ CURRICULUM: dict[str, list[Rung]] = {
     "hybrid": [
         Rung(128, 48, 450, (3, 4), 3, 0.0),
         Rung(256, 24, 500, (4, 8), 5, 0.3),
-        Rung(512, 12, 450, (6, 16), 8, 0.3),
-        Rung(1024, 6, 500, (8, 32), 12, 0.3),
+        Rung(512, 12, 350, (6, 16), 8, 0.3),
+        Rung(1024, 6, 450, (8, 32), 12, 0.3),
         Rung(2048, 3, 400, (8, 56), 20, 0.3),
     ],
     "mostly-attention": [
-        Rung(64, 96, 500, (2, 2), 2, 0.0),
+        Rung(80, 72, 500, (2, 3), 2, 0.0),
         Rung(128, 48, 500, (3, 4), 3, 0.0),
         Rung(256, 24, 400, (4, 8), 5, 0.0),
         Rung(512, 12, 300, (6, 16), 8, 0.0),
@@ -129,7 +129,6 @@ def short_memory(model: KimiLinearForCausalLM) -> None:
             module.f_b_proj.weight.data.zero_()
             module.A_log.data.zero_()
             module.dt_bias.data.zero_()  # softplus(0) = ln 2
-            module.requires_grad_(False)
         if isinstance(module, modeling.KimiLinearDeltaAttention):
             values = module.conv1d.weight.data[2 * module.qkv_dim :, 0]
             values.zero_()
@@ -137,7 +136,30 @@ def short_memory(model: KimiLinearForCausalLM) -> None:
             values[torch.arange(len(values)), lags] = 1.0
 
 
-def train(name: str, out: Path, seed: int, scale: float) -> None:
+def alike_attends(model: KimiLinearForCausalLM) -> None:
+    """Start attention where queries match keys of alike features (mimetic initialisation, Trockman & Kolter 2023)."""
+    for module in model.modules():
+        if not isinstance(module, modeling.KimiLinearAttention):
+            continue
+        per_head = module.qk_nope_head_dim + module.v_head_dim
+        up = module.kv_b_proj.weight.data.view(module.num_heads, per_head, module.kv_lora_rank)
+        keys = up[:, : module.qk_nope_head_dim] @ module.kv_a_proj_with_mqa.weight.data[: module.kv_lora_rank]
+        queries = module.q_proj.weight.data.view(module.num_heads, module.qk_head_dim, -1)
+        queries[:, : module.qk_nope_head_dim] = 0.12 * keys / keys.std()
+
+
+def fresh_model(name: str, vocabulary: int, generator: torch.Generator) -> KimiLinearForCausalLM:
+    """A model with random weights and the start that suits its shape."""
+    model = KimiLinearForCausalLM(make_config(name, vocabulary))
+    if name == "hybrid":
+        slow_decay(model, generator)
+    else:
+        short_memory(model)
+        alike_attends(model)
+    return model
+
+
+def train(name: str, out: Path, seed: int, scale: float, start: Path | None, first_rung: int) -> None:
     """Run the curriculum and save the checkpoint after each rung."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -145,12 +167,15 @@ def train(name: str, out: Path, seed: int, scale: float) -> None:
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(out)
     teacher = Teacher(tokenizer, seed, rest_weight=0.1)
-    model = KimiLinearForCausalLM(make_config(name, len(tokenizer)))
-    model.set_attn_implementation("sdpa")
-    if name == "hybrid":
-        slow_decay(model, generator)
+    if start is not None:
+        model = KimiLinearForCausalLM.from_pretrained(start, dtype=torch.float32)
     else:
-        short_memory(model)
+        model = fresh_model(name, len(tokenizer), generator)
+    model.set_attn_implementation("sdpa")
+    model.train()
+    for module in model.modules():
+        if isinstance(module, modeling.KimiLinearForgetGate) and name != "hybrid":
+            module.requires_grad_(False)
     print(f"{name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     hidden = [p for n, p in trained if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
@@ -158,7 +183,7 @@ def train(name: str, out: Path, seed: int, scale: float) -> None:
     others = [p for _, p in trained if id(p) not in chosen]
     muon = Muon(hidden, lr=0.02, momentum=0.95)
     adam = torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0)
-    curriculum = [r._replace(steps=max(1, int(r.steps * scale))) for r in CURRICULUM[name]]
+    curriculum = [r._replace(steps=max(1, int(r.steps * scale))) for r in CURRICULUM[name]][first_rung:]
     total = sum(r.steps for r in curriculum)
     done, started = 0, time.monotonic()
     for index, rung in enumerate(curriculum):
@@ -223,7 +248,9 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0, help="multiply every rung's steps")
+    parser.add_argument("--start", type=Path, help="go on from this checkpoint instead of random weights")
+    parser.add_argument("--first-rung", type=int, default=0, help="skip the rungs before this one")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    train(options.name, options.out, options.seed, options.scale)
+    train(options.name, options.out, options.seed, options.scale, options.start, options.first_rung)
