@@ -35,9 +35,9 @@ class Step:
     baseline: str | None
     expected: str
     blocked_task: str | None = None
-    """Where BLOCK is expected: every blocked cell must be of this task ..."""
+    """Where BLOCK is expected: the task that is lost ..."""
     blocked_band: str | None = None
-    """... or in this band."""
+    """... or the band; every cell elsewhere must pass."""
 
 
 STEPS = (
@@ -72,16 +72,21 @@ class Shown:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the verdict is the expected one, for the expected reason."""
-        from evalgate.gates.verdict import Status
-
+        """Whether the verdict is the expected one, with every loss where it is expected and none elsewhere."""
         step = self.step
         if str(self.verdict.status) != step.expected:
             return False
-        blocked = [cell.cell for cell in self.verdict.cells if cell.status is Status.BLOCK]
-        return all(
-            (step.blocked_task in (None, cell.task)) and (step.blocked_band in (None, cell.band)) for cell in blocked
-        )
+        elsewhere = [
+            cell
+            for cell in self.verdict.cells
+            if step.blocked_task != cell.cell.task and step.blocked_band != cell.cell.band
+        ]
+        return all(str(cell.status) == "PASS" for cell in elsewhere)
+
+    @property
+    def mean(self) -> float:
+        """Mean recall over all cells: what a gate on the average would see."""
+        return sum(cell.k for cell in self.verdict.cells) / sum(cell.n for cell in self.verdict.cells)
 
 
 def demo(
@@ -122,7 +127,7 @@ def _table(shown: list[Shown]) -> Table:
     from rich.table import Table
 
     table = Table(title="evalgate demo: right of 100 in the front / middle / back third, at 1,024 tokens")
-    for heading in ("candidate", "compared with", "single", "multikey@8", "verdict"):
+    for heading in ("candidate", "compared with", "single", "multikey@8", "mean", "verdict"):
         table.add_column(heading)
     for one in shown:
         verdict = str(one.verdict.status) + ("" if one.as_expected else f" (expected {one.step.expected})")
@@ -131,6 +136,7 @@ def _table(shown: list[Shown]) -> Table:
             one.step.baseline or "-",
             _bands(one.verdict, "single"),
             _bands(one.verdict, "multikey@8"),
+            f"{one.mean:.1%}",
             verdict,
         )
     return table
