@@ -233,7 +233,13 @@ def mla(x: Tensor, t: dict[str, Tensor], checkpoint: Checkpoint, visible: Tensor
     rows = torch.cat([latent, row[..., config.kv_rank :]], dim=-1)
     expand = t["kv_b_proj.weight"].reshape(config.heads, config.nope + config.value, config.kv_rank)
     weights = MlaWeights(expand[:, : config.nope], expand[:, config.nope :])
-    mixed = reference_mla(q, rows, weights, (config.nope + config.rope) ** -0.5, visible)
+    scale = (config.nope + config.rope) ** -0.5
+    # Some queries at a time, and the keys up to the last of them: the same sums in less memory.
+    blocks = [
+        reference_mla(q[:, a : a + 512], rows[:, : a + 512], weights, scale, visible[a : a + 512, : a + 512])
+        for a in range(0, x.shape[1], 512)
+    ]
+    mixed = torch.cat(blocks, dim=1)
     return linear(mixed.flatten(-2), t["o_proj.weight"])
 
 

@@ -197,7 +197,7 @@ class LLM:
         self.check_fits(len(tokens))
         session = self.start()
         try:
-            return self.model.logits(self.runner.prefill([session], [tokens])[0])
+            return torch.cat([self.model.logits(hidden) for hidden in self.runner.hidden(session, tokens)])
         finally:
             self.release(session)
 
@@ -207,12 +207,13 @@ class LLM:
         self.check_fits(len(tokens))
         session = self.start()
         try:
-            hidden = self.runner.prefill([session], [tokens])[0][:-1]
-            targets = torch.tensor(tokens[1:], dtype=torch.int64)
-            parts = []
-            for rows, wanted in zip(_blocks(hidden), _blocks(targets), strict=True):
-                parts.append(self.model.logits(rows).log_softmax(dim=-1).gather(1, wanted[:, None])[:, 0])
-            return torch.cat(parts) if parts else hidden.new_zeros(0)
+            found, targets = [], torch.tensor(tokens[1:], dtype=torch.int64)
+            for hidden in self.runner.hidden(session, tokens):
+                for rows in _blocks(hidden):
+                    wanted, targets = targets[: len(rows)], targets[len(rows) :]
+                    logprobs = self.model.logits(rows[: len(wanted)]).log_softmax(dim=-1)
+                    found.append(logprobs.gather(1, wanted[:, None])[:, 0])
+            return torch.cat(found)
         finally:
             self.release(session)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,17 +26,26 @@ class Runner:
         self.memory = memory
         self.chunk = chunk
 
-    def prefill(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Take stretches of tokens in, one for each session; all must stand at the same position.
+    def prefill(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> None:
+        """Take stretches of tokens in, one for each session; all must stand at the same position."""
+        for _ in self._passes(sessions, stretches):
+            pass
+
+    def hidden(self, session: Session, tokens: Sequence[int]) -> Iterator[Tensor]:
+        """Take a stretch in and give what the last layer made of it, ``[some tokens, hidden]`` at a time."""
+        for rows in self._passes([session], [tokens]):
+            yield rows[0]
+
+    def _passes(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> Iterator[dict[int, Tensor]]:
+        """Pass by pass, the hidden states of the rows that took part.
 
         Passes end at absolute multiples of ``chunk``, counted from prompt token 0; a stretch that starts off the
-        64-grid first goes up to it.  Returns the hidden states of each stretch, ``[its length, hidden]``.
+        64-grid first goes up to it.
         """
         start = sessions[0].tokens
         for session in sessions:
             self.memory.check(session)
             assert session.tokens == start, f"sessions at {start} and {session.tokens} tokens cannot share a pass"
-        collected: list[list[Tensor]] = [[] for _ in sessions]
         longest, done = max(map(len, stretches)), 0
         while done < longest:
             step = self.chunk if (start + done) % CHUNK == 0 else CHUNK
@@ -44,13 +53,12 @@ class Runner:
             live = [row for row, stretch in enumerate(stretches) if len(stretch) > done]
             rows = [stretches[row][done:end] for row in live]
             hidden = self._pass([sessions[row] for row in live], rows)
-            for row, out, tokens in zip(live, hidden, rows, strict=True):
-                collected[row].append(out[: len(tokens)])
+            outputs = {row: out[: len(tokens)] for row, out, tokens in zip(live, hidden, rows, strict=True)}
+            for row, output in outputs.items():
+                # A copy: a view would keep the whole pass in memory.
+                sessions[row].last = output[-1].clone()
+            yield outputs
             done = end
-        outputs = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in collected]
-        for session, output in zip(sessions, outputs, strict=True):
-            session.last = output[-1]
-        return outputs
 
     def _pass(self, sessions: list[Session], rows: list[Sequence[int]]) -> Tensor:
         states, pages, codec = self.memory.states, self.memory.pages, self.memory.codec
