@@ -83,7 +83,7 @@ class HfBackend:
             effective_profile={
                 "state": {"dtype": "fp32", "scales": None, "rank": None, "codec_every": None, "error_feedback": False},
                 "snapshot": {"dtype": "fp32"},
-                "kv": {"dtype": "auto", "keep": 1.0, "window": None},
+                "kv": {"dtype": self._dtype, "keep": 1.0, "window": None},
             },
             bytes_per_session=self._measure(longest),
         )

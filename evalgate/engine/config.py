@@ -178,7 +178,9 @@ def parse_config(body: Mapping[str, object], where: str) -> ModelConfig:
 def _refuse_other_models(body: Mapping[str, object], where: str) -> None:
     for key, allowed in ONLY_VALUE.items():
         if key in body and body[key] not in allowed:
-            raise UnsupportedError(f"{where}: {key} is {body[key]!r}; this engine computes only {allowed[0]!r}")
+            raise UnsupportedError(
+                f"{where}: {key} is {body[key]!r}; this engine computes only {allowed[0]!r} (backend hf may do others)"
+            )
     if "model_type" not in body:
         raise CheckpointError(f"{where}: model_type is missing; expected 'kimi_linear'")
     known = HARMLESS | USED | ONLY_VALUE.keys() | ALIASES.keys()

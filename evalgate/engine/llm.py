@@ -251,7 +251,7 @@ class LLM:
     def effective_config(self) -> dict[str, dict[str, object]]:
         """Settings as the live objects have them, in the sections of a profile (without those of a prefix cache)."""
         codec, pages = self.memory.codec, self.pages
-        names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64"}
+        names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int8: "int8"}
         quantised_state = codec.dtype in {"int8", "int4"}
         return {
             "state": {
@@ -263,7 +263,7 @@ class LLM:
             },
             "snapshot": {"dtype": names[self.states.recurrent.dtype]},
             "kv": {
-                "dtype": "int8" if pages.store.dtype == torch.int8 else "auto",
+                "dtype": names[pages.store.dtype],
                 "keep": self.memory.compression.kv_keep,
                 "window": self.memory.compression.kv_window,
             },
