@@ -40,8 +40,11 @@ def encode_int(state: Tensor, bits: IntWidth) -> Encoded:
 
 def encode_rank(state: Tensor, rank: int) -> Encoded:
     """The truncated singular value decomposition as two factors, ``[..., K, r]`` and ``[..., r, V]``."""
-    left, values, right = torch.linalg.svd(state, full_matrices=False)
-    return Encoded((left[..., :rank] * values[..., None, :rank], right[..., :rank, :]))
+    # The decomposition of one matrix that holds NaN would fail for all of them; it stays NaN, on its own.
+    sound = state.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    left, values, right = torch.linalg.svd(state.where(sound, 0.0), full_matrices=False)
+    scaled = left[..., :rank] * values[..., None, :rank]
+    return Encoded((scaled.masked_fill(~sound, torch.nan), right[..., :rank, :]))
 
 
 def decode_bf16(encoded: Encoded, dtype: torch.dtype) -> Tensor:

@@ -82,3 +82,24 @@ def test_latents_have_a_scale_for_each_token_and_part() -> None:
         assert ((decoded[:, part] - rows[:, part]).abs() <= step * 0.5001).all()
     assert encoded.codes.dtype == torch.int8
     assert encoded.scales.shape == (5, 2)
+
+
+def test_a_state_gone_bad_stays_bad_and_alone() -> None:
+    """NaN or infinity in one head's state is not hidden by a codec, and does not reach its neighbours."""
+    for bad in (torch.nan, torch.inf):
+        state = states()
+        expected = [codec(state) for codec in ROUND_TRIPS]
+        state[1, 2, 3, 4] = bad
+        for codec, whole in zip(ROUND_TRIPS, expected, strict=True):
+            found = codec(state)
+            assert not found[1, 2].isfinite().all()
+            assert torch.equal(found[0], whole[0])
+            assert torch.equal(found[1, :2], whole[1, :2])
+
+
+ROUND_TRIPS = (
+    lambda x: state_codec.decode_rank(state_codec.encode_rank(x, 2), torch.float32),
+    lambda x: state_codec.decode_int(state_codec.encode_int(x, 8), 8, torch.float32),
+    lambda x: state_codec.decode_int(state_codec.encode_int(x, 4), 4, torch.float32),
+    lambda x: state_codec.decode_bf16(state_codec.encode_bf16(x), torch.float32),
+)
