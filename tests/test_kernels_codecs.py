@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from evalgate.kernels import state_codec
 from evalgate.kernels.latent_codec import decode_latents, encode_latents
+
+
+RoundTrip = Callable[[torch.Tensor], torch.Tensor]
+
+ROUND_TRIPS: list[RoundTrip] = [
+    lambda x: state_codec.decode_rank(state_codec.encode_rank(x, 2), torch.float32),
+    lambda x: state_codec.decode_int(state_codec.encode_int(x, 8), 8, torch.float32),
+    lambda x: state_codec.decode_int(state_codec.encode_int(x, 4), 4, torch.float32),
+    lambda x: state_codec.decode_bf16(state_codec.encode_bf16(x), torch.float32),
+]
 
 
 def states() -> torch.Tensor:
@@ -95,11 +107,3 @@ def test_a_state_gone_bad_stays_bad_and_alone() -> None:
             assert not found[1, 2].isfinite().all()
             assert torch.equal(found[0], whole[0])
             assert torch.equal(found[1, :2], whole[1, :2])
-
-
-ROUND_TRIPS = (
-    lambda x: state_codec.decode_rank(state_codec.encode_rank(x, 2), torch.float32),
-    lambda x: state_codec.decode_int(state_codec.encode_int(x, 8), 8, torch.float32),
-    lambda x: state_codec.decode_int(state_codec.encode_int(x, 4), 4, torch.float32),
-    lambda x: state_codec.decode_bf16(state_codec.encode_bf16(x), torch.float32),
-)
