@@ -10,7 +10,6 @@ import torch
 from evalgate.kernels import state_codec
 from evalgate.kernels.latent_codec import decode_latents, encode_latents
 
-
 RoundTrip = Callable[[torch.Tensor], torch.Tensor]
 
 ROUND_TRIPS: list[RoundTrip] = [
