@@ -19,6 +19,9 @@ INSTRUCTION = (
     "If a number was given more than once, the last one counts.\n"
 )
 
+DISTINCT_VALUES = 80
+"""How many numbers share no pair of digits; leading pairs run from 10 to 99."""
+
 MAX_NEEDLE_TOKENS = 20
 MAX_FILLER_TOKENS = 16
 
@@ -83,12 +86,18 @@ def draw_keys(draw: Draw, count: int, *, reserved: bool = False) -> list[Key]:
 
 
 def draw_values(draw: Draw, count: int, *, reserved: bool = False) -> list[int]:
-    """``count`` different six-digit numbers; ``reserved`` draws from the quarter that is kept for training."""
+    """``count`` different six-digit numbers; ``reserved`` draws from the quarter that is kept for training.
+
+    As long as there are pairs of digits, no two numbers share a pair at the same place: the first digits of an answer
+    already tell which fact was recalled, and none can be finished from another's.
+    """
     values: list[int] = []
-    taken: set[int] = set()
+    taken: set[tuple[int, int]] = set()
     while len(values) < count:
         value = 100_000 + draw.below(900_000)
-        if words.reserved_value(value) == reserved and value not in taken:
-            taken.add(value)
+        pairs = {(place, value // 100**place % 100) for place in range(3)}
+        distinct = value not in values if len(values) >= DISTINCT_VALUES else not pairs & taken
+        if distinct and words.reserved_value(value) == reserved:
+            taken |= pairs
             values.append(value)
     return values

@@ -46,8 +46,9 @@ CURRICULUM: dict[str, list[Rung]] = {
         Rung(128, 48, 450, (3, 4), 3, 0.0),
         Rung(256, 24, 500, (4, 8), 5, 0.3),
         Rung(512, 12, 350, (6, 16), 8, 0.3),
-        Rung(1024, 6, 450, (8, 32), 12, 0.3),
-        Rung(2048, 3, 400, (8, 56), 20, 0.3),
+        Rung(1024, 6, 350, (3, 20), 12, 0.3),
+        Rung(2048, 3, 350, (6, 36), 20, 0.3),
+        Rung(4096, 2, 120, (8, 44), 24, 0.3),
     ],
     "mostly-attention": [
         Rung(80, 72, 500, (2, 3), 2, 0.0),
@@ -165,7 +166,7 @@ def fresh_model(name: str, vocabulary: int, generator: torch.Generator) -> KimiL
     return model
 
 
-def train(name: str, out: Path, seed: int, scale: float, start: Path | None, first_rung: int) -> None:
+def train(name: str, out: Path, seed: int, scale: float, start: Path | None, first_rung: int, peak: float) -> None:
     """Run the curriculum and save the checkpoint after each rung."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -196,7 +197,7 @@ def train(name: str, out: Path, seed: int, scale: float, start: Path | None, fir
         final = index == len(curriculum) - 1
         recent: deque[float] = deque(maxlen=100)
         for step in range(total - done if final else rung.steps):
-            rate = min(1.0, (done + 1) / 50) * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * done / total)))
+            rate = peak * min(1.0, (done + 1) / 50) * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * done / total)))
             for optimizer, base in ((muon, 0.02), (adam, 3e-3)):
                 for group in optimizer.param_groups:
                     group["lr"] = base * rate
@@ -257,7 +258,8 @@ if __name__ == "__main__":
     parser.add_argument("--scale", type=float, default=1.0, help="multiply every rung's steps")
     parser.add_argument("--start", type=Path, help="go on from this checkpoint instead of random weights")
     parser.add_argument("--first-rung", type=int, default=0, help="skip the rungs before this one")
+    parser.add_argument("--peak", type=float, default=1.0, help="multiply the learning rates")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    train(options.name, options.out, options.seed, options.scale, options.start, options.first_rung)
+    train(options.name, options.out, options.seed, options.scale, options.start, options.first_rung, options.peak)

@@ -53,9 +53,9 @@ STEPS = (
         blocked_band="middle",
     ),
     Step(
-        name="hybrid-rank-2",
+        name="hybrid-rank-6",
         model="builtin:hybrid",
-        profile="state-rank-2",
+        profile="state-rank-6",
         baseline="hybrid",
         expected="BLOCK",
         blocked_task="multikey@8",
