@@ -110,7 +110,8 @@ def use_own_kernels() -> None:
     def gate(self: Any, hidden_states: Tensor) -> Tensor:
         f = self.f_b_proj(self.f_a_proj(hidden_states)).float() + self.dt_bias
         # The library's own softplus has the gradient inf / inf past 88.
-        return -self.A_log.exp() * F.softplus(f).view(*f.shape[:2], -1, self.head_dim)
+        log_decay: Tensor = -self.A_log.exp() * F.softplus(f).view(*f.shape[:2], -1, self.head_dim)
+        return log_decay
 
     modeling.KimiLinearForgetGate.forward = gate
     modeling.chunk_kimi_delta_attention = kda
@@ -166,6 +167,41 @@ def fresh_model(name: str, vocabulary: int, generator: torch.Generator) -> KimiL
     return model
 
 
+class Steps:
+    """The optimizers and their shared schedule: warm-up, then a cosine over all steps of the curriculum."""
+
+    def __init__(self, model: KimiLinearForCausalLM, total: int, peak: float) -> None:
+        trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        hidden = [p for n, p in trained if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+        chosen = {id(p) for p in hidden}
+        others = [p for _, p in trained if id(p) not in chosen]
+        self._parameters = [p for _, p in trained]
+        self._rated: list[tuple[torch.optim.Optimizer, float]] = [
+            (Muon(hidden, lr=0.02, momentum=0.95), 0.02),
+            (torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0), 3e-3),
+        ]
+        self.total, self.done = total, 0
+        self._peak, self._started = peak, time.monotonic()
+
+    def take(self) -> None:
+        """One step on the gradients that are there; a batch that overflowed must not end the run."""
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        cosine = 0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * self.done / self.total))
+        rate = self._peak * min(1.0, (self.done + 1) / 50) * cosine
+        for optimizer, base in self._rated:
+            for group in optimizer.param_groups:
+                group["lr"] = base * rate
+            if norm.isfinite():
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.done += 1
+
+    @property
+    def seconds(self) -> float:
+        """Since training began."""
+        return time.monotonic() - self._started
+
+
 def train(name: str, out: Path, seed: int, scale: float, start: Path | None, first_rung: int, peak: float) -> None:
     """Run the curriculum and save the checkpoint after each rung."""
     torch.manual_seed(seed)
@@ -184,40 +220,38 @@ def train(name: str, out: Path, seed: int, scale: float, start: Path | None, fir
         if isinstance(module, modeling.KimiLinearForgetGate) and name != "hybrid":
             module.requires_grad_(False)
     print(f"{name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    hidden = [p for n, p in trained if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
-    chosen = {id(p) for p in hidden}
-    others = [p for _, p in trained if id(p) not in chosen]
-    muon = Muon(hidden, lr=0.02, momentum=0.95)
-    adam = torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0)
     curriculum = [r._replace(steps=max(1, int(r.steps * scale))) for r in CURRICULUM[name]][first_rung:]
-    total = sum(r.steps for r in curriculum)
-    done, started = 0, time.monotonic()
-    for index, rung in enumerate(curriculum):
-        final = index == len(curriculum) - 1
-        recent: deque[float] = deque(maxlen=100)
-        for step in range(total - done if final else rung.steps):
-            rate = peak * min(1.0, (done + 1) / 50) * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * done / total)))
-            for optimizer, base in ((muon, 0.02), (adam, 3e-3)):
-                for group in optimizer.param_groups:
-                    group["lr"] = base * rate
-            loss, right = learn(model, teacher.lesson(rung, step), generator)
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in (muon, adam):
-                if norm.isfinite():  # one batch that overflows must not end the run
-                    optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            done += 1
-            recent.append(right)
-            mean = sum(recent) / len(recent)
-            if done % 25 == 0:
-                spent = time.monotonic() - started
-                where = f"{done:5d}/{total} T={rung.tokens}"
-                print(f"{where} loss {loss:.3f} right {right:.3f} mean {mean:.3f} {spent:.0f}s", flush=True)
-            if not final and len(recent) == 100 and mean >= MASTERED:
-                break
+    steps = Steps(model, sum(r.steps for r in curriculum), peak)
+    for rung in curriculum[:-1]:
+        climb(model, teacher, rung, rung.steps, steps, generator)
         save(model, tokenizer, out)
-    print(f"trained in {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+    # Steps that earlier rungs did not need go to the last.
+    climb(model, teacher, curriculum[-1], steps.total - steps.done, steps, generator, until=2.0)
+    save(model, tokenizer, out)
+    print(f"trained in {steps.seconds / 60:.1f} minutes", flush=True)
+
+
+def climb(
+    model: KimiLinearForCausalLM,
+    teacher: Teacher,
+    rung: Rung,
+    count: int,
+    steps: Steps,
+    generator: torch.Generator,
+    until: float = MASTERED,
+) -> None:
+    """Train on one rung for ``count`` steps, or until the share of right answer tokens reaches ``until``."""
+    recent: deque[float] = deque(maxlen=100)
+    for step in range(count):
+        loss, right = learn(model, teacher.lesson(rung, step), generator)
+        steps.take()
+        recent.append(right)
+        mean = sum(recent) / len(recent)
+        if steps.done % 25 == 0:
+            where = f"{steps.done:5d}/{steps.total} T={rung.tokens}"
+            print(f"{where} loss {loss:.3f} right {right:.3f} mean {mean:.3f} {steps.seconds:.0f}s", flush=True)
+        if len(recent) == recent.maxlen and mean >= until:
+            return
 
 
 def learn(model: KimiLinearForCausalLM, lesson: Lesson, generator: torch.Generator) -> tuple[float, float]:
