@@ -168,9 +168,8 @@ def _heat_note(manifest: Manifest) -> str:
     edges = manifest.suite_body.get("bands")
     if not isinstance(edges, dict):
         return ""
-    named = [
-        f"{band} {figures.share(edge[0])} to {figures.share(edge[1])}"
-        for band, edge in edges.items()
-        if isinstance(edge, list | tuple) and len(edge) == 2
-    ]
+    pairs = [(band, edge) for band, edge in edges.items() if isinstance(edge, list | tuple) and len(edge) == 2]
+    # A mapping's order is no part of a document; depth is.
+    ordered = sorted(pairs, key=lambda pair: float(pair[1][0]))
+    named = [f"{band} {figures.share(edge[0])} to {figures.share(edge[1])}" for band, edge in ordered]
     return f"Bands: {', '.join(named)}." if named else ""

@@ -282,3 +282,13 @@ def test_trials_of_other_prompts_are_no_pairs(report_cases: dict[str, Any]) -> N
 
     assert not view.compared
     assert view.losses.short == "0 lost, 0 gained"
+
+
+def test_bands_are_told_in_order_of_depth(make_report_source: MakeSource) -> None:
+    """The note on the heat map goes from front to back, however the suite's mapping was stored."""
+    source = make_report_source(load_policy("demo"))
+    bands = {"back": [0.6667, 1.0], "front": [0.0, 0.3333], "middle": [0.3333, 0.6667]}
+    shuffled = source._replace(manifest=source.manifest.model_copy(update={"suite_body": {"bands": bands}}))
+    note = build_view(shuffled).heat_note
+
+    assert note.index("front") < note.index("middle") < note.index("back")
