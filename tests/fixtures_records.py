@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from evalgate.gates.profile import load_profile
 from evalgate.records import Context, DocumentId, EngineId, Manifest, ModelId, Outcome, Trial
 
 MakeHaystack = Callable[..., tuple[list[Context], list[Trial]]]
@@ -67,13 +68,14 @@ def make_manifest() -> MakeManifest:
 
     def make(seeds: int = 3) -> Manifest:
         document = DocumentId(name="smoke", version="1.0.0", digest="0" * 64)
+        profile = load_profile("full")
         return Manifest(
             run_id="run-1",
             status="running",
             suite=document,
             suite_body={"name": "smoke", "lengths": [1024]},
-            profile_body={},
-            profile=document.model_copy(update={"name": "full"}),
+            profile_body=profile.model_dump(mode="json", exclude_unset=True),
+            profile=profile.id,
             model=ModelId(
                 name="builtin:hybrid",
                 architecture="KimiLinearForCausalLM",

@@ -44,6 +44,12 @@ MEASURES = {
         Measure("hybrid-16k", "builtin:hybrid", "needle", "full", 200, "reach", (16384,), ("single",)),
         Measure("mostly-attention", "builtin:mostly-attention", "retrieval", "full", 200, "reach"),
     ],
+    "alone": [
+        Measure(
+            f"hybrid-{task.partition('@')[0]}-alone", "builtin:hybrid", "needle", "full", 200, "reach", (8192,), (task,)
+        )
+        for task in ("single", "multikey@8", "overwrite@3")
+    ],
     "demo": [
         Measure("demo-hybrid", "builtin:hybrid", "demo", "full", 400, "reach-demo"),
         Measure("demo-hybrid-int8", "builtin:hybrid", "demo", "state-int8", 400, "reach-demo"),
