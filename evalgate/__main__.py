@@ -1,6 +1,6 @@
 """`python -m evalgate`"""
 
-from evalgate.cli import main
+from evalgate.cli import entry
 
 if __name__ == "__main__":
-    main()
+    entry()

@@ -81,6 +81,13 @@ def canonical_digest(value: object) -> str:
         raise InvalidDocumentError(f"no canonical form, so no digest: {error}") from error
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no disk can hold
+        return False
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read one YAML mapping; duplicate keys and anything that is not a mapping are refused."""
     try:
@@ -96,6 +103,8 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         body = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - subclass of the safe loader
     except yaml.YAMLError as error:
         raise InvalidDocumentError(f"{where}: not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise InvalidDocumentError(f"{where}: nested too deeply to be a document") from error
     except InvalidDocumentError as error:
         raise InvalidDocumentError(f"{where}: {error}") from error
     if not isinstance(body, dict):
@@ -173,16 +182,16 @@ class Library(NamedTuple):
         """
         if ref.endswith((".yaml", ".yml")) or "/" in ref:
             path = Path(ref)
-            if not path.is_file():
-                raise UnknownNameError(f"{self.kind} file {ref} does not exist")
+            if not _is_file(path):
+                raise UnknownNameError(f"{self.kind} file {ref[:200]} does not exist, or is no file")
             document = parse(model, read_yaml(path), str(path))
             self._check_lock(document, path.parent / "lock.json")
             return document
-        name, _, version = ref.partition("@")
+        name, pinned, version = ref.partition("@")
         if name not in self.names():
-            raise UnknownNameError(f"unknown {self.kind} {name!r}{nearest(name, self.names())}")
+            raise UnknownNameError(f"unknown {self.kind} {name[:200]!r}{nearest(name, self.names())}")
         known = self.versions(name)
-        version = version or known[-1]
+        version = version if pinned else known[-1]
         if version not in known:
             raise UnknownNameError(f"{self.kind} {name!r} has no version {version!r}; known: {', '.join(known)}")
         path = self.root / name / f"{version}.yaml"

@@ -173,3 +173,76 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
     """A file that is there is refused as the place of a new document."""
     with pytest.raises(errors.RefusedError, match="is there already"):
         console.existing_file_is_kept(tmp_path)
+
+
+def command(*words: str, **given: Any) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    line = [sys.executable, "-m", "evalgate", *words]
+    return subprocess.run(line, text=True, check=False, stderr=subprocess.PIPE, **given)
+
+
+def test_output_that_cannot_be_written_is_no_block() -> None:
+    """A full standard output is ERROR, not 1, and says so without a traceback."""
+    with Path("/dev/full").open("w") as full:
+        done = command("policy", "lint", "demo", "--json", stdout=full)
+
+    assert done.returncode == ExitCode.ERROR
+    assert "standard output" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("suite", "lint", "a" * 300 + ".yaml"), ExitCode.REFUSED),
+        (("suite", "lint", "a" * 300), ExitCode.REFUSED),
+        (("suite", "lint", "smoke@"), ExitCode.REFUSED),
+        (("gate", "a" * 300, "--policy", "smoke"), ExitCode.ERROR),
+        (("runs", "list", "a" * 300), ExitCode.ERROR),
+    ],
+    ids=str,
+)
+def test_names_that_no_disk_holds(words: tuple[str, ...], code: ExitCode) -> None:
+    """A name too long or half given is told without a traceback."""
+    done = command(*words, stdout=subprocess.DEVNULL)
+
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr) < 1000
+
+
+def test_yaml_nested_without_end_is_refused(tmp_path: Path) -> None:
+    """Thousands of brackets are no document."""
+    path = tmp_path / "deep.yaml"
+    path.write_text("[" * 5000, encoding="utf-8")
+    done = command("suite", "lint", str(path), stdout=subprocess.DEVNULL)
+
+    assert done.returncode == ExitCode.REFUSED
+    assert "Traceback" not in done.stderr
+
+
+def test_check_refuses_a_policy_of_another_suite(tmp_path: Path) -> None:
+    """Before the first token: nothing is run, nothing is written."""
+    words = ("check", "smoke", "--model", "builtin:hybrid", "--policy", "serving-default")
+    done = command(*words, "--out", str(tmp_path / "run"), stdout=subprocess.DEVNULL)
+
+    assert done.returncode == ExitCode.REFUSED
+    assert "needle@1.0.0" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["trials.parquet", "manifest.json", "verdicts/x.json"])
+def test_outputs_never_replace_results(name: str, tmp_path: Path) -> None:
+    """A report or JUnit file that would overwrite a run's own file is refused."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "manifest.json").write_text("kept", encoding="utf-8")
+    for words in (
+        ("report", "--out"),
+        ("gate", "--policy", "smoke", "--junit"),
+        ("gate", "--policy", "smoke", "--markdown"),
+    ):
+        done = command(words[0], str(run), *words[1:], str(run / name), stdout=subprocess.DEVNULL)
+        assert done.returncode == ExitCode.REFUSED
+        assert "part of run" in done.stderr
+    assert (run / "manifest.json").read_text(encoding="utf-8") == "kept"

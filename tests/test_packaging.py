@@ -86,7 +86,7 @@ def test_project_is_what_was_promised(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
 
     assert project["project"]["name"] == "evalgate-longctx"
-    assert project["project"]["scripts"] == {"evalgate": "evalgate.cli:main"}
+    assert project["project"]["scripts"] == {"evalgate": "evalgate.cli:entry"}
     assert project["project"]["license"] == "Apache-2.0"
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "evalgate.__version__"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)

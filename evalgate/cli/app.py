@@ -6,6 +6,8 @@ that was not foreseen is ERROR, never 0 and never 1, which belong to verdicts.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -22,7 +24,7 @@ from evalgate.cli.report import report
 from evalgate.cli.run import run
 from evalgate.errors import EvalgateError, ExitCode
 
-__all__ = ["main"]
+__all__ = ["entry", "main"]
 
 app = typer.Typer(
     name="evalgate",
@@ -71,6 +73,19 @@ def main() -> NoReturn:
     sys.exit(_run())
 
 
+def entry() -> NoReturn:
+    """`main` for a process of its own.
+
+    Leaves at once: libraries with threads of their own have been seen to abort while the interpreter takes them
+    down, and a verdict's exit code must not hang on that. All results are on the disk by now.
+    """
+    code = _run()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
 def _run() -> int:
     try:
         app(prog_name="evalgate")
@@ -82,10 +97,21 @@ def _run() -> int:
     except KeyboardInterrupt:
         console.complain("interrupted; a run resumes with the same command", "Interrupted", ExitCode.INTERRUPTED)
         return ExitCode.INTERRUPTED
-    except EvalgateError as error:
+    except (EvalgateError, ModuleNotFoundError, OSError) as error:
+        return _told(error)
+    except Exception as error:  # noqa: BLE001 - whatever is not foreseen must not look like a verdict
+        traceback.print_exc()
+        console.complain(f"evalgate failed: {error!r}; this is a fault of the program", "Crash", ExitCode.ERROR)
+        return ExitCode.ERROR
+    return ExitCode.PASS
+
+
+def _told(error: EvalgateError | ModuleNotFoundError | OSError) -> ExitCode:
+    """Say what a foreseen error was, without a traceback, and return its code."""
+    if isinstance(error, EvalgateError):
         console.complain(str(error), type(error).__name__, error.exit_code)
         return error.exit_code
-    except ModuleNotFoundError as error:
+    if isinstance(error, ModuleNotFoundError):
         console.complain(
             f"this installation lacks {error.name}; it may be one for judging only, which knows `gate` and `report`: "
             "install the rest with `pip install evalgate-longctx`",
@@ -93,8 +119,7 @@ def _run() -> int:
             ExitCode.ERROR,
         )
         return ExitCode.ERROR
-    except Exception as error:  # noqa: BLE001 - whatever is not foreseen must not look like a verdict
-        traceback.print_exc()
-        console.complain(f"evalgate failed: {error!r}; this is a fault of the program", "Crash", ExitCode.ERROR)
-        return ExitCode.ERROR
-    return ExitCode.PASS
+    # A name that no disk can hold, a folder that vanished.
+    where = f"{str(error.filename)[:200]}: " if error.filename else ""
+    console.complain(f"{where}{error.strerror or error}; check the path", "Disk", ExitCode.ERROR)
+    return ExitCode.ERROR

@@ -11,6 +11,7 @@ from evalgate.cli import console
 from evalgate.cli.gate import judge_and_tell
 from evalgate.cli.report import write_report
 from evalgate.cli.run import BackendName, Dtype, Model, ProfileName, SeedSet, Suite, execute
+from evalgate.errors import MismatchError
 
 
 def check(
@@ -34,14 +35,22 @@ def check(
     from evalgate.gates.plan import seeds_needed
     from evalgate.gates.policy import load_policy
     from evalgate.runner import RunRequest
+    from evalgate.store import RunFolder
+    from evalgate.tasks.suite import load_suite
 
+    rules = load_policy(policy)
+    asked = load_suite(suite).ref
+    if rules.suite != asked:
+        raise MismatchError(f"policy {rules.ref} judges suite {rules.suite}, asked to run {asked}; choose one for it")
+    if baseline is not None:
+        RunFolder.open(baseline).verify()
     request = RunRequest(
         suite=suite,
         model=model,
         profile=profile,
         backend=backend,
         dtype=dtype,
-        seeds=seeds_needed(load_policy(policy)),
+        seeds=seeds_needed(rules),
         seed_set=seed_set,
     )
     execute(request, out)

@@ -17,16 +17,30 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from evalgate.errors import RefusedError
+from evalgate.errors import EvalgateError, RefusedError, StorageError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["Baseline", "Json", "Run", "complain", "emit", "existing_file_is_kept", "open_console", "say"]
+__all__ = [
+    "Baseline",
+    "Json",
+    "Run",
+    "complain",
+    "emit",
+    "existing_file_is_kept",
+    "open_console",
+    "results_are_kept",
+    "say",
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Run = Annotated[Path, typer.Argument(help="Run folder.", show_default=False)]
 Baseline = Annotated[Path | None, typer.Option(help="Run folder to compare with, over the same haystacks.")]
+
+RESULTS = frozenset({"manifest.json", "contexts.parquet", "trials.parquet", "counters.json"})
+OWN_FOLDERS = frozenset({("parts",), ("verdicts",), ("digests",)})
+"""What a run folder holds that only the store writes."""
 
 WIDTH_OF_A_LOG = 120
 """Columns where nobody's terminal says how wide it is."""
@@ -66,7 +80,8 @@ def emit(body: object) -> None:
 def complain(message: str, kind: str, code: int) -> None:
     """Say in red, on standard error, why the command ended; with ``--json`` also as an object on standard output."""
     if "--json" in sys.argv[1:]:
-        emit({"error": {"type": kind, "message": message, "exit_code": int(code)}})
+        with contextlib.suppress(EvalgateError):  # where standard output is the fault, standard error still says so
+            emit({"error": {"type": kind, "message": message, "exit_code": int(code)}})
     text = f"error: {_visible(message)}"
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         text = f"\x1b[31m{text}\x1b[0m"
@@ -81,6 +96,16 @@ def existing_file_is_kept(path: Path) -> None:
         raise RefusedError(f"{path} is there already; choose another --out, or move it away")
 
 
+def results_are_kept(path: Path, *runs: Path | None) -> None:
+    """Raise RefusedError where writing ``path`` would replace a file that a run consists of."""
+    for run in runs:
+        if run is None:
+            continue
+        inside = path.resolve().relative_to(run.resolve()) if path.resolve().is_relative_to(run.resolve()) else None
+        if inside is not None and (str(inside) in RESULTS or inside.parts[:1] in OWN_FOLDERS):
+            raise RefusedError(f"{path} is a part of run {run}; writing it would destroy the run: choose another file")
+
+
 def _visible(text: str) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs"} else "\ufffd" for c in text)
 
@@ -92,3 +117,6 @@ def _open_ended() -> Iterator[None]:
     except BrokenPipeError:
         # The reader has gone; what is still to be flushed at exit has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StorageError(f"standard output cannot be written ({error.strerror}); send it elsewhere") from error

@@ -49,6 +49,9 @@ def judge_and_tell(
     """Judge a run, write and print what was asked for, and return the verdict's exit code."""
     if github and SUMMARY not in os.environ:
         raise RefusedError(f"--github writes to the file that {SUMMARY} names, and it is not set; leave --github out")
+    for path in (junit, markdown):
+        if path is not None:
+            console.results_are_kept(path, run, baseline)
     with _told_to_files(junit, markdown, github=github):
         verdict, place = _judge(run, policy, baseline)
         _write(verdict, junit, markdown, github=github)

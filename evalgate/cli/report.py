@@ -47,6 +47,7 @@ def write_report(run: Path, out: Path, baseline: Path | None, policy: str | None
     from evalgate.reports.page import report_run
     from evalgate.store import RunFolder
 
+    console.results_are_kept(out, run, baseline)
     folder = RunFolder.open(run)
     other = None if baseline is None else RunFolder.open(baseline)
     folder.verify()
