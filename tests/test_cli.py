@@ -246,3 +246,13 @@ def test_outputs_never_replace_results(name: str, tmp_path: Path) -> None:
         assert done.returncode == ExitCode.REFUSED
         assert "part of run" in done.stderr
     assert (run / "manifest.json").read_text(encoding="utf-8") == "kept"
+
+
+def test_plan_costs_the_seeds_that_the_policy_judges() -> None:
+    """With a policy and no --seeds, the plan is of the policy's run."""
+    words = ("run", "demo", "--model", "builtin:hybrid", "--plan", "--policy", "demo", "--json")
+    plan = json.loads(command(*words, stdout=subprocess.PIPE).stdout)
+    fewer = json.loads(command(*words, "--seeds", "7", stdout=subprocess.PIPE).stdout)
+
+    assert (plan["seeds"], fewer["seeds"]) == (100, 7)
+    assert plan["power"][0]["n"] == 100

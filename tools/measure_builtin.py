@@ -35,13 +35,22 @@ class Measure(NamedTuple):
     tasks: tuple[str, ...] = ()
 
 
-LADDER = ("state-bf16", "state-int8", "state-int4", "state-rank-8", "state-rank-4", "state-rank-2", "state-rank-1")
+LADDER = (
+    "state-bf16",
+    "state-int8",
+    "state-int4",
+    "state-rank-8",
+    "state-rank-6",
+    "state-rank-4",
+    "state-rank-2",
+    "state-rank-1",
+)
 KV = ("kv-int8", "kv-keep-90", "kv-keep-75", "kv-keep-50", "kv-window-512")
 
 MEASURES = {
     "reach": [
         Measure("hybrid", "builtin:hybrid", "needle", "full", 200, "reach"),
-        Measure("hybrid-16k", "builtin:hybrid", "needle", "full", 200, "reach", (16384,), ("single",)),
+        Measure("hybrid-16k", "builtin:hybrid", "needle", "full", 120, "reach", (16384,), ("single",)),
         Measure("mostly-attention", "builtin:mostly-attention", "retrieval", "full", 200, "reach"),
     ],
     "alone": [
@@ -56,8 +65,8 @@ MEASURES = {
         Measure("demo-attention", "builtin:mostly-attention", "demo", "full", 400, "reach-demo"),
     ],
     "profiles": [
-        *(Measure(f"hybrid-{p}", "builtin:hybrid", "smoke", p, 100, "reach") for p in (*LADDER, *KV)),
-        *(Measure(f"attention-{p}", "builtin:mostly-attention", "demo", p, 100, "reach") for p in KV),
+        *(Measure(f"hybrid-{p}", "builtin:hybrid", "smoke", p, 50, "reach") for p in (*LADDER, *KV)),
+        *(Measure(f"attention-{p}", "builtin:mostly-attention", "demo", p, 50, "reach") for p in KV),
     ],
 }
 

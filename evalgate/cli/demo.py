@@ -95,7 +95,7 @@ def demo(
 ) -> None:
     """Run, gate and report on the embedded models. Exits 0 when every verdict is as expected."""
     started = time.monotonic()
-    shown = [_take(step, out) for step in STEPS]
+    shown = [_take(step, out, f"candidate {i} of {len(STEPS)}: ") for i, step in enumerate(STEPS, 1)]
     good = all(one.as_expected for one in shown)
     if json:
         console.emit({"as_expected": good, "steps": [_body(one, out) for one in shown]})
@@ -104,7 +104,7 @@ def demo(
     raise typer.Exit(ExitCode.PASS if good else ExitCode.ERROR)
 
 
-def _take(step: Step, out: Path) -> Shown:
+def _take(step: Step, out: Path, title: str) -> Shown:
     from evalgate.gates.judge_run import gate_run
     from evalgate.gates.plan import seeds_needed
     from evalgate.gates.policy import load_policy
@@ -116,7 +116,7 @@ def _take(step: Step, out: Path) -> Shown:
         suite=SUITE, model=step.model, profile=step.profile, seeds=seeds_needed(policy), seed_set=SEED_SET
     )
     run = out / step.name
-    execute(request, run)
+    execute(request, run, title)
     baseline = None if step.baseline is None else out / step.baseline
     verdict = gate_run(RunFolder.open(run), policy, None if baseline is None else RunFolder.open(baseline))
     write_report(run, run / "report.html", baseline, POLICY)

@@ -29,7 +29,9 @@ def run(
     profile: ProfileName = "full",
     backend: BackendName = "native",
     out: Annotated[Path | None, typer.Option(help="Run folder to write; a killed run goes on there.")] = None,
-    seeds: Annotated[int, typer.Option(help="Haystacks per stream: n of every cell.")] = 100,
+    seeds: Annotated[
+        int | None, typer.Option(help="Haystacks per stream: n of every cell; 100, or with --plan the policy's.")
+    ] = None,
     seed_set: SeedSet = "main",
     dtype: Dtype = "fp32",
     plan: Annotated[bool, typer.Option("--plan", help="Only print tokens, time, memory and P(PASS).")] = False,
@@ -39,14 +41,16 @@ def run(
     """Run SUITE against a model and keep every trial in a run folder."""
     from evalgate.runner import RunRequest
 
+    if policy is not None and not plan:
+        raise RefusedError("--policy goes with --plan; judge a finished run with `evalgate gate RUN --policy ...`")
+    if seeds is None:
+        seeds = 100 if policy is None else _seeds_of(policy)
     request = RunRequest(
         suite=suite, model=model, profile=profile, backend=backend, dtype=dtype, seeds=seeds, seed_set=seed_set
     )
     if plan:
         _show_plan(request, policy, json=json)
         return
-    if policy is not None:
-        raise RefusedError("--policy goes with --plan; judge a finished run with `evalgate gate RUN --policy ...`")
     if out is None:
         raise RefusedError("--out is missing: name the run folder to write, such as --out runs/first")
     body = execute(request, out)
@@ -59,12 +63,19 @@ def run(
         )
 
 
-def execute(request: RunRequest, out: Path) -> dict[str, object]:
+def _seeds_of(policy: str) -> int:
+    from evalgate.gates.plan import seeds_needed
+    from evalgate.gates.policy import load_policy
+
+    return seeds_needed(load_policy(policy))
+
+
+def execute(request: RunRequest, out: Path, title: str = "") -> dict[str, object]:
     """Prepare and run ``request`` with progress on standard error; returns what the JSON output says."""
     from evalgate.records import Outcome
     from evalgate.runner import prepare, run_suite
 
-    with progress(f"{request.suite} · {request.model} · {request.profile}") as report:
+    with progress(title + f"{request.suite} · {request.model} · {request.profile}") as report:
         folder = run_suite(prepare(request), out, report)
     trials = folder.trials()
     manifest = folder.manifest()
@@ -101,11 +112,13 @@ def progress(title: str) -> Iterator[Callable[[Progress], None]]:
     def report(state: Progress) -> None:
         nonlocal said
         rate = f"{state.tokens / state.seconds:,.0f} tok/s" if state.tokens and state.seconds else ""
+        left = state.seconds * (state.total - state.done) / state.fresh if state.fresh else None
         bar.update(task, completed=state.done, total=state.total, rate=rate)
         tenth = 10 * state.done // max(1, state.total)
         if not terminal and tenth > said:
             said = tenth
-            sys.stderr.write(f"{title}: {state.done}/{state.total} haystacks {rate}\n")
+            told = f", {left:,.0f} s left" if left is not None else ""
+            sys.stderr.write(f"{title}: {state.done}/{state.total} haystacks, {rate or 'starting'}{told}\n")
 
     with bar:
         yield report

@@ -20,10 +20,11 @@ from evalgate.tasks.scoring import score
 
 
 class Progress(NamedTuple):
-    """How far a run is, in haystacks; ``tokens`` and ``seconds`` are of this process only."""
+    """How far a run is, in haystacks; ``fresh``, ``tokens`` and ``seconds`` are of this process only."""
 
     done: int
     total: int
+    fresh: int
     tokens: int
     seconds: float
 
@@ -49,9 +50,9 @@ def run_suite(bench: Bench, out: Path, report: Callable[[Progress], None] = lamb
         total = bench.request.seeds * len(bench.builder.streams)
         started, tokens = time.monotonic(), 0
         for i, (seed, stream) in enumerate(work):
-            report(Progress(total - len(work) + i, total, tokens, time.monotonic() - started))
+            report(Progress(total - len(work) + i, total, i, tokens, time.monotonic() - started))
             tokens += _run_haystack(bench, folder, seed, stream)
-        report(Progress(total, total, tokens, time.monotonic() - started))
+        report(Progress(total, total, len(work), tokens, time.monotonic() - started))
         wall = (manifest.wall_s or 0.0) + time.monotonic() - started
         finished = manifest.model_copy(update={"finished": now(), "wall_s": round(wall, 3)})
         folder.finish(finished, bench.backend.counters())
