@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-from evalgate.errors import InvalidDocumentError, InvalidRunError, TamperedError
+from evalgate.errors import InvalidDocumentError, InvalidRunError, MismatchError, TamperedError
 from evalgate.gates.policy import Policy
 from evalgate.gates.profile import Profile
 from evalgate.gates.rules import judge
@@ -18,13 +19,15 @@ def gate_run(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) 
     """Verify the files of ``run`` and ``baseline``, judge, and write ``verdicts/POLICY@VERSION[-BASELINE].json``.
 
     Judging is deterministic: the same run, policy and baseline give the same verdict, so writing it again replaces
-    nothing.
+    nothing; a policy of the same name and version that says something else is refused.
 
     Raises InvalidRunError (empty, partial, missing or unparsable files), TamperedError (files that were changed),
     MismatchError and UnsupportedError as ``judge`` does, StorageError (the verdict cannot be written).
     """
     manifest = run.verify()
     other = None if baseline is None else baseline.verify()
+    name = verdict_name(policy, other)
+    _refuse_other_bars(run, name, policy)
     verdict = judge(
         manifest,
         run.trials(),
@@ -33,7 +36,7 @@ def gate_run(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) 
         profile=asked_profile(manifest),
         baseline_profile=None if other is None else asked_profile(other),
     )
-    run.write_verdict(verdict_name(policy, other), verdict.model_dump(mode="json"))
+    run.write_verdict(name, verdict.model_dump(mode="json"))
     return verdict
 
 
@@ -58,3 +61,17 @@ def verdict_name(policy: Policy, baseline: Manifest | None) -> str:
     """Name of a verdict among those of one run: ``POLICY@VERSION[-BASELINE]``, the baseline by its run id."""
     suffix = "" if baseline is None else "-" + re.sub(r"[^\w.+-]", "_", baseline.run_id)
     return f"{policy.ref}{suffix}"
+
+
+def _refuse_other_bars(run: RunFolder, name: str, policy: Policy) -> None:
+    """Raise MismatchError where this run was judged by another document of the same name and version."""
+    try:
+        content = run.verdicts().get(name)
+        judged_by = None if content is None else json.loads(content)["policy"]["digest"]
+    except (TamperedError, ValueError, KeyError, TypeError):
+        return  # judging again is the remedy for a verdict that cannot be believed
+    if judged_by not in {None, policy.digest}:
+        raise MismatchError(
+            f"{run.path} was judged before by another policy {policy.ref} (digest {judged_by[:12]}, now "
+            f"{policy.digest[:12]}); give the changed one a new version, so that both verdicts stay"
+        )

@@ -50,7 +50,7 @@ def test_undecided_release_is_held(evalgate: Evalgate, runs: dict[str, Path], tm
     assert ended.code == ExitCode.BLOCK
     ended = evalgate("gate", runs["good"], "--policy", tmp_path / "strict.yaml")
     assert ended.code == ExitCode.PASS
-    (tmp_path / "strict.yaml").write_text(text.replace("min: 0.96", "min: 0.98"))
+    (tmp_path / "strict.yaml").write_text(text.replace("min: 0.96", "min: 0.98").replace("1.0.0", "1.0.1", 1))
     assert evalgate("policy", "lint", tmp_path / "strict.yaml").code == ExitCode.REFUSED
     assert evalgate("gate", runs["good"], "--policy", tmp_path / "strict.yaml").code == ExitCode.INCONCLUSIVE
 

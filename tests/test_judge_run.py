@@ -10,9 +10,9 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from fixtures_judged import MakeRun
+from fixtures_judged import MakeRun, changed
 
-from evalgate.errors import ExitCode, InvalidRunError, TamperedError
+from evalgate.errors import ExitCode, InvalidRunError, MismatchError, TamperedError
 from evalgate.gates.judge_run import asked_profile, gate_run, verdict_name
 from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.profile import load_profile, template
@@ -189,3 +189,15 @@ def test_the_judge_starts_light() -> None:
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert answer.stdout.strip() == "[]"
+
+
+def test_other_bars_under_the_same_name_replace_no_verdict(stored: Stored) -> None:
+    """A policy edited in place does not take the place of the verdict that it was edited after."""
+    run = stored("run", answers={("multikey@8", "middle"): {Outcome.WRONG: range(30)}})
+    assert gate_run(run, POLICY).status is Status.BLOCK
+    lax = changed(POLICY, cells=[rule | {"min": 0.5} for rule in POLICY.model_dump(mode="json")["cells"]])
+
+    with pytest.raises(MismatchError, match="new version"):
+        gate_run(run, lax)
+    assert gate_run(run, changed(lax, version="1.0.1")).policy.version == "1.0.1"
+    assert gate_run(run, POLICY).status is Status.BLOCK
