@@ -50,7 +50,7 @@ KV = ("kv-int8", "kv-keep-90", "kv-keep-75", "kv-keep-50", "kv-window-512")
 MEASURES = {
     "reach": [
         Measure("hybrid", "builtin:hybrid", "needle", "full", 200, "reach"),
-        Measure("hybrid-16k", "builtin:hybrid", "needle", "full", 120, "reach", (16384,), ("single",)),
+        Measure("hybrid-16k", "builtin:hybrid", "needle", "full", 200, "reach", (16384,), ("single",)),
         Measure("mostly-attention", "builtin:mostly-attention", "retrieval", "full", 200, "reach"),
     ],
     "alone": [
