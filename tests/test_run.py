@@ -266,3 +266,24 @@ def test_interrupting_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "resumes" in stderr
     assert "Traceback" not in stderr
+
+
+def test_a_prompt_of_another_length_is_an_error() -> None:
+    """An answer to a prompt that was cut on the way is neither right nor wrong."""
+    from evalgate.runner.run import ask_haystack
+
+    bench = prepare(REQUEST)
+    stream = bench.builder.streams[0]
+    answer = bench.backend.answer
+
+    class Cutting:
+        tokenizer = bench.backend.tokenizer
+
+        def answer(self, group: Any) -> list[Any]:
+            return [one._replace(prompt_tokens=one.prompt_tokens - (i == 0)) for i, one in enumerate(answer(group))]
+
+    cutting = dataclasses.replace(bench, backend=Cutting())  # type: ignore[arg-type]  # the two parts that asking needs
+    outcomes = [trial.outcome for trial in ask_haystack(cutting, bench.builder.build(0, stream), stream)]
+
+    assert outcomes[0] is Outcome.ERROR
+    assert Outcome.ERROR not in outcomes[1:]
