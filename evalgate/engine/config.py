@@ -1,7 +1,7 @@
-"""The shape of a Kimi Linear model, read from its ``config.json``; every key is used, listed as harmless, or refused.
+"""The shape of a Kimi Linear model, read from its ``config.json`` in either published form.
 
-A checkpoint that says more than this engine does (a bounded gate, a rotary, another router) would load and answer
-nonsense, so a key that is not known here is refused by name.
+The forms differ in names, and in how they say which layer is which: a list of types, or numbers that count from 1.
+Where a file says a thing in both ways, as transformers writes it for published weights, both must agree.
 """
 
 from __future__ import annotations
@@ -10,58 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from evalgate.errors import CheckpointError, UnsupportedError, nearest
+from evalgate.engine.config_keys import ALIASES, refusal
+from evalgate.engine.config_reader import Reader
+from evalgate.errors import CheckpointError, UnsupportedError
 
 LayerKind = Literal["kda", "mla"]
-
-HARMLESS = frozenset({
-    "architectures", "auto_map", "bos_token_id", "dtype", "head_dim", "initializer_range", "output_router_logits",
-    "pad_token_id", "pretraining_tp", "qk_head_dim", "rope_theta", "torch_dtype", "transformers_version", "use_cache",
-    "_name_or_path", "return_dict", "output_hidden_states", "output_attentions", "chunk_size_feed_forward", "id2label",
-    "label2id", "is_encoder_decoder", "problem_type", "_attn_implementation_autoset", "attention_dropout",
-})  # fmt: skip  # a list of names reads best in rows
-"""Bookkeeping, training settings, and sizes that follow from others."""
-
-ONLY_VALUE: dict[str, tuple[object, ...]] = {
-    "model_type": ("kimi_linear",),
-    "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "mla_use_nope": (True,),
-    "moe_layer_freq": (1,),
-    "moe_router_activation_func": ("sigmoid",),
-    "num_nextn_predict_layers": (0,),
-    "rope_scaling": (None,),
-    "rope_parameters": (None,),
-    "use_grouped_topk": (True,),
-    "quantization_config": (None,),
-}
-"""Keys whose meaning is known, and the only values that this engine computes."""
-
-ALIASES = {
-    "max_position_embeddings": "model_max_length",
-    "norm_topk_prob": "moe_renormalize",
-    "n_group": "num_expert_group",
-    "num_local_experts": "num_experts",
-    "num_experts_per_tok": "num_experts_per_token",
-    "n_shared_experts": "num_shared_experts",
-}
-"""Names that transformers uses -> names in published checkpoints."""
-
-USED = frozenset({
-    "vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "num_key_value_heads", "num_shared_experts", "routed_scaling_factor", "kv_lora_rank",
-    "q_lora_rank", "qk_rope_head_dim", "v_head_dim", "qk_nope_head_dim", "num_expert_group", "topk_group",
-    "num_experts_per_token", "moe_renormalize", "model_max_length", "rms_norm_eps", "eos_token_id",
-    "tie_word_embeddings", "num_experts", "mlp_layer_types", "layer_types", "linear_head_dim", "linear_num_heads",
-    "linear_conv_kernel_dim", "linear_attn_config", "first_k_dense_replace",
-})  # fmt: skip  # as above
-
-LINEAR_KEYS = frozenset({"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size"})
-"""Keys of ``linear_attn_config``, where layers count from 1."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +97,20 @@ def read_config(folder: Path) -> ModelConfig:
 
 def parse_config(body: Mapping[str, object], where: str) -> ModelConfig:
     """Check every key of a parsed ``config.json``; raises as :func:`read_config` does."""
-    _refuse_other_models(body, where)
-    read = _Reader({ALIASES.get(key, key): value for key, value in body.items()}, where)
-    linear = read.linear()
-    layers = _layer_kinds(read, linear)
+    if "model_type" not in body:
+        raise CheckpointError(f"{where}: model_type is missing; expected 'kimi_linear'")
+    refused = refusal(body)
+    if refused is not None:
+        raise UnsupportedError(f"{where}: {refused}; the native engine computes plain Kimi Linear (try --backend hf)")
+    read = Reader({ALIASES.get(key, key): value for key, value in body.items()}, where)
+    layers = _layer_kinds(read)
+    linear = _linear_sizes(read)
     sparse = _sparse_layers(read, len(layers))
     heads = read.positive("num_attention_heads")
-    if read.optional("num_key_value_heads", int, None) not in {None, heads}:
+    groups = read.optional("num_key_value_heads", int, heads)
+    if groups != heads:
         raise UnsupportedError(
-            f"{where}: num_key_value_heads differs from num_attention_heads ({heads}): not supported"
+            f"{where}: num_key_value_heads is {groups}, only the number of attention heads ({heads}) is computed"
         )
     return ModelConfig(
         vocab=read.positive("vocab_size"),
@@ -158,62 +118,78 @@ def parse_config(body: Mapping[str, object], where: str) -> ModelConfig:
         intermediate=read.positive("intermediate_size"),
         layers=layers,
         sparse=sparse,
-        rms_eps=read.optional("rms_norm_eps", float, 1e-5),
-        linear_heads=linear.positive("num_heads"),
-        linear_width=linear.positive("head_dim"),
-        conv_taps=linear.positive("short_conv_kernel_size"),
+        # Required: transformers and the published code fall back on different values.
+        rms_eps=read.required("rms_norm_eps", float),
+        linear_heads=linear["num_heads"],
+        linear_width=linear["head_dim"],
+        conv_taps=linear["short_conv_kernel_size"],
         heads=heads,
-        q_rank=read.optional("q_lora_rank", int, None),
+        q_rank=read.positive("q_lora_rank") if read.has("q_lora_rank") else None,
         kv_rank=read.positive("kv_lora_rank"),
         nope=read.positive("qk_nope_head_dim"),
         rope=read.positive("qk_rope_head_dim"),
         value=read.positive("v_head_dim"),
         moe=_moe(read) if any(sparse) else None,
         window=read.positive("model_max_length"),
-        eos=read.token_ids("eos_token_id"),
+        eos=read.integers("eos_token_id"),
         tied=read.optional("tie_word_embeddings", bool, False),
     )
 
 
-def _refuse_other_models(body: Mapping[str, object], where: str) -> None:
-    for key, allowed in ONLY_VALUE.items():
-        if key in body and body[key] not in allowed:
-            raise UnsupportedError(
-                f"{where}: {key} is {body[key]!r}; this engine computes only {allowed[0]!r} (backend hf may do others)"
-            )
-    if "model_type" not in body:
-        raise CheckpointError(f"{where}: model_type is missing; expected 'kimi_linear'")
-    known = HARMLESS | USED | ONLY_VALUE.keys() | ALIASES.keys()
-    for key in body:
-        if key not in known:
-            raise UnsupportedError(
-                f"{where}: unknown key {key!r}{nearest(key, sorted(known))}; the model may need something that this "
-                "engine does not compute"
-            )
+def _linear_sizes(read: Reader) -> dict[str, int]:
+    """Sizes of the linear-attention layers by their names in ``linear_attn_config``."""
+    flat = {
+        "head_dim": "linear_head_dim",
+        "num_heads": "linear_num_heads",
+        "short_conv_kernel_size": "linear_conv_kernel_dim",
+    }
+    nested = read.section("linear_attn_config")
+    if nested is None:
+        return {name: read.positive(key) for name, key in flat.items()}
+    sizes = {name: nested.positive(name) for name in flat}
+    for name, key in flat.items():
+        if read.has(key) and read.positive(key) != sizes[name]:
+            raise CheckpointError(f"{nested.where}: {name} is {sizes[name]}, but {key} is {read.positive(key)}")
+    return sizes
 
 
-def _layer_kinds(read: _Reader, linear: _Reader) -> tuple[LayerKind, ...]:
+def _layer_kinds(read: Reader) -> tuple[LayerKind, ...]:
     count = read.positive("num_hidden_layers")
-    if read.has("layer_types"):
-        names: dict[str, LayerKind] = {"linear_attention": "kda", "full_attention": "mla"}
-        found = read.names("layer_types", names, count)
-        return tuple(names[name] for name in found)
-    full, kda = (linear.required(key, list) for key in ("full_attn_layers", "kda_layers"))
+    nested = read.section("linear_attn_config")
+    numbered = _numbered_kinds(nested, count) if nested is not None and nested.has("full_attn_layers") else None
+    if not read.has("layer_types"):
+        if numbered is None:
+            # What transformers would assume for its own models is not what the published ones are.
+            raise CheckpointError(f"{read.where}: layer_types is missing, and linear_attn_config.full_attn_layers too")
+        return numbered
+    names: dict[str, LayerKind] = {"linear_attention": "kda", "full_attention": "mla"}
+    listed = tuple(names[name] for name in read.names("layer_types", set(names), count))
+    if numbered not in {None, listed}:
+        raise CheckpointError(f"{read.where}: layer_types is not what linear_attn_config says (counting from 1)")
+    return listed
+
+
+def _numbered_kinds(nested: Reader, count: int) -> tuple[LayerKind, ...]:
+    full, kda = nested.integers("full_attn_layers"), nested.integers("kda_layers")
     if sorted([*full, *kda]) != list(range(1, count + 1)):
-        raise CheckpointError(
-            f"{read.where}: linear_attn_config names layers {sorted([*full, *kda])}, expected each of 1..{count} once"
-        )
+        raise CheckpointError(f"{nested.where}: names layers {sorted([*full, *kda])}, expected each of 1..{count} once")
     return tuple("mla" if layer in full else "kda" for layer in range(1, count + 1))
 
 
-def _sparse_layers(read: _Reader, count: int) -> tuple[bool, ...]:
-    if read.has("mlp_layer_types"):
-        return tuple(name == "sparse" for name in read.names("mlp_layer_types", {"dense", "sparse"}, count))
-    dense = read.optional("first_k_dense_replace", int, 1)
-    return tuple(layer >= dense for layer in range(count))
+def _sparse_layers(read: Reader, count: int) -> tuple[bool, ...]:
+    dense = read.optional("first_k_dense_replace", int, None)
+    if not read.has("mlp_layer_types"):
+        if dense is None:
+            # Required: transformers falls back on 1, the published code on 0.
+            raise CheckpointError(f"{read.where}: first_k_dense_replace is missing, and mlp_layer_types too")
+        return tuple(layer >= dense for layer in range(count))
+    listed = tuple(name == "sparse" for name in read.names("mlp_layer_types", {"dense", "sparse"}, count))
+    if dense is not None and listed != tuple(layer >= dense for layer in range(count)):
+        raise CheckpointError(f"{read.where}: mlp_layer_types is not what first_k_dense_replace {dense} says")
+    return listed
 
 
-def _moe(read: _Reader) -> MoeConfig:
+def _moe(read: Reader) -> MoeConfig:
     moe = MoeConfig(
         experts=read.positive("num_experts"),
         per_token=read.positive("num_experts_per_token"),
@@ -232,65 +208,3 @@ def _moe(read: _Reader) -> MoeConfig:
     if moe.per_token > moe.experts // moe.groups * moe.top_groups:
         raise CheckpointError(f"{read.where}: num_experts_per_token {moe.per_token} is more than the kept groups hold")
     return moe
-
-
-class _Reader:
-    """Typed access to one JSON object, with errors that name the file and the key."""
-
-    def __init__(self, body: Mapping[str, object], where: str) -> None:
-        self._body = body
-        self.where = where
-
-    def has(self, key: str) -> bool:
-        return self._body.get(key) is not None
-
-    def required(self, key: str, kind: type[T]) -> T:
-        if not self.has(key):
-            raise CheckpointError(f"{self.where}: {key} is missing")
-        return self._typed(key, kind)
-
-    def optional(self, key: str, kind: type[T], default: T | None) -> T:
-        return self._typed(key, kind) if self.has(key) else default  # type: ignore[return-value]  # None is asked for as such
-
-    def positive(self, key: str) -> int:
-        value = self.required(key, int)
-        if value < 1:
-            raise CheckpointError(f"{self.where}: {key} is {value}, expected at least 1")
-        return value
-
-    def names(self, key: str, allowed: set[str] | dict[str, LayerKind], count: int) -> list[str]:
-        found = self.required(key, list)
-        if len(found) != count or not set(found) <= set(allowed):
-            raise CheckpointError(f"{self.where}: {key} is {found}, expected {count} of {sorted(allowed)}")
-        return found
-
-    def token_ids(self, key: str) -> tuple[int, ...]:
-        value = self._body.get(key)
-        if value is None:
-            return ()
-        return tuple(value) if isinstance(value, list) else (self._typed(key, int),)
-
-    def linear(self) -> _Reader:
-        """``linear_attn_config``, or the same settings as transformers writes them."""
-        if self.has("linear_attn_config"):
-            section = self.required("linear_attn_config", dict)
-            unknown = [key for key in section if key not in LINEAR_KEYS]
-            if unknown:
-                raise UnsupportedError(
-                    f"{self.where}: unknown key linear_attn_config.{unknown[0]}{nearest(unknown[0], list(LINEAR_KEYS))}"
-                )
-            return _Reader(section, f"{self.where} linear_attn_config")
-        flat = {
-            "head_dim": "linear_head_dim",
-            "num_heads": "linear_num_heads",
-            "short_conv_kernel_size": "linear_conv_kernel_dim",
-        }
-        return _Reader({name: self._body.get(key) for name, key in flat.items()}, self.where)
-
-    def _typed(self, key: str, kind: type[T]) -> T:
-        value = self._body[key]
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise CheckpointError(f"{self.where}: {key} is {value!r}, expected {kind.__name__}")
-        return value
