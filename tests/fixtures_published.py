@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FULL_ATTENTION = [4, 8, 12, 16, 20, 24, 27]
 """Layers of the published model, counted from 1, that attend to everything."""
@@ -64,3 +70,99 @@ PUBLISHED: dict[str, Any] = {
 def changed(**changes: Any) -> dict[str, Any]:
     """The published configuration with some keys changed; ``...`` takes a key away."""
     return {key: value for key, value in (PUBLISHED | changes).items() if value is not ...}
+
+
+SMALL: dict[str, Any] = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_size": 64,
+    "initializer_range": 0.06,
+    "intermediate_size": 96,
+    "kv_lora_rank": 32,
+    "linear_attn_config": PUBLISHED["linear_attn_config"] | {"head_dim": 16, "num_heads": 2},
+    "model_max_length": 16384,
+    "moe_intermediate_size": 24,
+    "num_attention_heads": 2,
+    "num_expert_group": 2,
+    "num_experts": 8,
+    "num_experts_per_token": 2,
+    "num_key_value_heads": 2,
+    "num_shared_experts": 2,
+    "pad_token_id": 0,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "vocab_size": 320,
+}
+"""The published 27 layers at a width that runs in milliseconds, with groups of experts and two that are shared."""
+
+STORED_IN_FP32 = ("A_log", "dt_bias", "gate.weight", "e_score_correction_bias")
+"""Tensors that the published weights have in float32; all others are bfloat16."""
+
+
+def random_model(**changes: Any) -> Any:
+    """Transformers' model (float32) of the small published configuration; its weights survive being stored.
+
+    As initialised, most channels forget within a dozen tokens, norms do nothing and the router has no bias: a loader
+    could lose them unseen.
+    """
+    import torch
+    from transformers import KimiLinearConfig, KimiLinearForCausalLM
+
+    torch.manual_seed(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # transformers' own remark on the published rope_scaling: null
+        model = KimiLinearForCausalLM(KimiLinearConfig(**changed(**(SMALL | changes)))).eval()
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            if name.endswith("A_log"):
+                weight.uniform_(-6.0, -1.0)
+            elif name.endswith("e_score_correction_bias"):
+                weight.normal_(0.0, 0.2)
+            elif name.endswith(("norm.weight", "layernorm.weight")):
+                weight.uniform_(0.5, 1.5)
+            if not name.endswith(STORED_IN_FP32):
+                weight.copy_(weight.bfloat16())
+    return model
+
+
+def published_tensors(model: Any) -> dict[str, Tensor]:
+    """Weights of transformers' model under the names, in the pieces and in the dtypes of the published layout."""
+    found: dict[str, Tensor] = {}
+    weights = model.state_dict()
+    for name, weight in weights.items():
+        stored = weight if name.endswith(STORED_IN_FP32) else weight.bfloat16()
+        at, _, what = name.replace(".self_attn.forget_gate.", ".self_attn.").rpartition(".mlp.")
+        sparse = f"{at}.mlp.gate.weight" in weights
+        if what.endswith("conv1d.weight"):
+            for part, piece in zip("qkv", stored.chunk(3), strict=True):
+                found[what.replace("conv1d", f"{part}_conv1d")] = piece
+        elif what == "experts.gate_up_proj":
+            for expert, (gate, up) in enumerate(both.chunk(2) for both in stored):
+                found[f"{at}.block_sparse_moe.experts.{expert}.w1.weight"] = gate
+                found[f"{at}.block_sparse_moe.experts.{expert}.w3.weight"] = up
+        elif what == "experts.down_proj":
+            for expert, down in enumerate(stored):
+                found[f"{at}.block_sparse_moe.experts.{expert}.w2.weight"] = down
+        elif at:
+            found[f"{at}.{'block_sparse_moe' if sparse else 'mlp'}.{what}"] = stored
+        else:
+            found[what] = stored
+    return {name: tensor.contiguous().clone() for name, tensor in found.items()}
+
+
+def write_published(folder: Path, tensors: dict[str, Tensor], shards: int = 3, **changes: Any) -> Path:
+    """A checkpoint folder in the published layout, its tensors dealt out to shards with an index."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(changed(**(SMALL | changes))))
+    names = sorted(tensors)
+    places: dict[str, str] = {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
+        held = names[shard::shards]
+        save_file({name: tensors[name] for name in held}, folder / file)
+        places |= dict.fromkeys(held, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return folder

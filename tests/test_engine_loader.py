@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from evalgate.engine.loader import load_checkpoint, weights_digest
+from evalgate.engine.loader import load_checkpoint
+from evalgate.engine.model import HybridModel
+from evalgate.engine.weight_files import weights_digest
 from evalgate.errors import CheckpointError, UnsupportedError
 
 KDA = "model.layers.0.self_attn"
@@ -75,7 +78,7 @@ def test_shards_load_like_one_file(tiny_models: dict[str, Path], tmp_path: Path)
         (lambda t: t.pop(f"{KDA}.A_log"), rf"tensor {KDA}\.A_log is missing, expected shape \[1, 1, 2, 1\]"),
         (lambda t: t.pop(f"{KDA}.k_conv1d.weight"), r"k_conv1d\.weight is missing, expected shape \[32, 1, 4\]"),
         (lambda t: t.pop("lm_head.weight"), r"lm_head\.weight is missing"),
-        (lambda t: t.update({"model.layers.9.norm": torch.zeros(1)}), r"does? not call for.*model\.layers\.9\.norm"),
+        (lambda t: t.update({"model.layers.9.norm": torch.zeros(1)}), r"does not call for model\.layers\.9\.norm"),
         (
             lambda t: t.update({f"{KDA}.q_proj.weight": torch.zeros(32, 63)}),
             r"q_proj\.weight has shape \[32, 63\], expected \[32, 64\]",
@@ -84,9 +87,27 @@ def test_shards_load_like_one_file(tiny_models: dict[str, Path], tmp_path: Path)
             lambda t: t.update({f"{KDA}.v_conv1d.weight": torch.zeros(32, 1, 3)}),
             r"v_conv1d\.weight has shape \[32, 1, 3\], expected \[32, 1, 4\]",
         ),
-        (lambda t: t["model.norm.weight"].fill_(torch.nan), r"model\.norm\.weight holds NaN"),
+        (
+            lambda t: t.update({f"{KDA}.A_log": torch.zeros(2, 1)}),
+            r"A_log has shape \[2, 1\], expected \[1, 1, 2, 1\]",
+        ),
+        (
+            lambda t: t.update({f"{KDA}.conv1d.weight": torch.zeros(96, 1, 4)}),
+            rf"does not call for {KDA}\.k_conv1d\.weight, {KDA}\.q_conv1d\.weight, {KDA}\.v_conv1d\.weight;",
+        ),
+        (
+            lambda t: t.update({f"model.layers.{n}.norm": torch.zeros(1) for n in range(4, 9)}),
+            r"does not call for model\.layers\.4\.norm, .* and 2 more;",
+        ),
+        (
+            lambda t: t.update({f"{KDA}.forget_gate.A_log": torch.zeros(1, 1, 2, 1)}),
+            r"A_log and .*A_log are one tensor under two names",
+        ),
     ],
-    ids=["missing", "missing-piece", "missing-head", "extra", "shape", "piece-shape", "nan"],
+    ids=[
+        *("missing", "missing-piece", "missing-head", "extra", "shape", "piece-shape", "decay-shape"),
+        *("pieces-beside-the-whole", "many-extra", "two-names"),
+    ],
 )
 def test_wrong_tensors_are_named(
     rewrite: Callable[..., Path], change: Callable[[dict[str, Tensor]], object], message: str
@@ -94,6 +115,46 @@ def test_wrong_tensors_are_named(
     """The tensor, what was found and what was expected are in the message."""
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(rewrite("hybrid", change))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=["nan", "inf", "minus-inf"])
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ("hybrid", "model.norm.weight"),
+        ("hybrid", f"{KDA}.v_conv1d.weight"),
+        ("experts", "model.layers.2.block_sparse_moe.experts.5.w3.weight"),
+        ("experts", "model.layers.2.block_sparse_moe.gate.e_score_correction_bias"),
+    ],
+)
+def test_one_weight_that_is_not_finite_is_named(
+    rewrite: Callable[..., Path], shape: str, name: str, value: float
+) -> None:
+    """Wherever it is, fused with others or by itself, no model is built with it."""
+    checkpoint = load_checkpoint(rewrite(shape, lambda t: t[name].view(-1)[-1:].fill_(value)))
+    with pytest.raises(CheckpointError, match=rf"{re.escape(name)} holds NaN or infinity"):
+        HybridModel(checkpoint.config, checkpoint.tensors, torch.float32)
+
+
+def test_weights_that_float32_cannot_hold_are_named(rewrite: Callable[..., Path]) -> None:
+    """A number that is finite in the file and not where it is used is no better."""
+    folder = rewrite("hybrid", lambda t: t.update({"model.norm.weight": torch.full((64,), 1e60, dtype=torch.float64)}))
+    checkpoint = load_checkpoint(folder)
+    assert checkpoint.tensors["model.norm.weight"].dtype == torch.float64
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds NaN or infinity"):
+        checkpoint.tensors.read("model.norm.weight", dtype=torch.float32)
+
+
+def test_files_that_change_after_they_were_opened_are_errors(rewrite: Callable[..., Path]) -> None:
+    """Weights are read when a model takes them; a file that was replaced or lost by then is not half believed."""
+    folder = rewrite("hybrid", dict.copy)
+    checkpoint = load_checkpoint(folder)
+    rewrite("hybrid", lambda t: t.update({"model.norm.weight": torch.ones(32)}))
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight has changed"):
+        HybridModel(checkpoint.config, checkpoint.tensors, torch.float32)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
+        HybridModel(checkpoint.config, checkpoint.tensors, torch.float32)
 
 
 def test_missing_expert_is_named(rewrite: Callable[..., Path]) -> None:
@@ -116,6 +177,74 @@ def test_truncated_file_is_a_broken_checkpoint(left: int, tiny_models: dict[str,
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:left])
     with pytest.raises(CheckpointError, match=r"model\.safetensors is corrupt or truncated"):
+        load_checkpoint(tmp_path)
+
+
+Change = Callable[[Path, dict[str, str]], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda folder, _: save_file(
+                {"model.norm.weight": torch.ones(64), f"{KDA}.A_log": torch.ones(1, 1, 2, 1)}, folder / "c.safetensors"
+            ),
+            r"tensor model\.norm\.weight is in b\.safetensors and in c\.safetensors",
+            id="twice",
+        ),
+        pytest.param(
+            lambda _, index: index.update({"model.norm.weight": "a.safetensors"}),
+            r"b\.safetensors: holds tensor model\.norm\.weight, which .*index\.json has in a\.safetensors",
+            id="elsewhere",
+        ),
+        pytest.param(
+            lambda _, index: index.pop("model.norm.weight"),
+            r"b\.safetensors: holds tensor model\.norm\.weight, which .*index\.json has in no file",
+            id="not-in-the-index",
+        ),
+        pytest.param(
+            lambda _, index: index.update({"model.layers.9.norm": "b.safetensors"}),
+            r"has tensor model\.layers\.9\.norm in b\.safetensors, which does not hold it",
+            id="not-in-the-shard",
+        ),
+        pytest.param(
+            lambda folder, _: (folder / "b.safetensors").unlink(), r"b\.safetensors is named", id="no-such-shard"
+        ),
+        pytest.param(
+            lambda _, index: index.update({"model.norm.weight": "../b.safetensors"}),
+            r"'\.\./b\.safetensors'; expected the name of a file beside",
+            id="outside",
+        ),
+        pytest.param(lambda _, index: index.update({"a": 1}), "tensor a is in 1; expected the name", id="no-name"),
+        pytest.param(lambda _, index: index.clear(), "no weight_map found", id="empty"),
+    ],
+)
+def test_shards_that_disagree_with_their_index_are_errors(
+    tiny_models: dict[str, Path], tmp_path: Path, change: Change, message: str
+) -> None:
+    """A tensor in two shards, in another than the index says, or in none is named with the files."""
+    tensors = load_file(tiny_models["hybrid"] / "model.safetensors")
+    shutil.copy(tiny_models["hybrid"] / "config.json", tmp_path)
+    held = {"b.safetensors": ["model.norm.weight", "lm_head.weight"], "c.safetensors": [f"{KDA}.A_log"]}
+    held["a.safetensors"] = sorted(tensors.keys() - {name for names in held.values() for name in names})
+    for file, names in held.items():
+        save_file({name: tensors[name] for name in names}, tmp_path / file)
+    index = {name: file for file, names in held.items() for name in names}
+    change(tmp_path, index)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": []}'])
+def test_index_that_says_nothing_is_a_broken_checkpoint(
+    tmp_path: Path, text: str, tiny_models: dict[str, Path]
+) -> None:
+    """No JSON, no object, or no map of names: the file is named."""
+    shutil.copy(tiny_models["hybrid"] / "config.json", tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json"):
         load_checkpoint(tmp_path)
 
 

@@ -8,23 +8,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from reference_model import FLOOR, error, forward
 from torch import Tensor
-from torch.nn.functional import linear
 
 from evalgate.engine.compression import Compression
 from evalgate.engine.llm import LLM
 from evalgate.engine.loader import Checkpoint, load_checkpoint
 from evalgate.engine.visibility import ContextSpan
-from evalgate.kernels.kda_gate import l2norm, reference_kda_gate
-from evalgate.kernels.kda_prefill import reference_kda
-from evalgate.kernels.mla_prefill import MlaWeights, reference_mla
-from evalgate.kernels.moe import Experts, Router, gated_mlp, reference_moe
-from evalgate.kernels.rms_norm import reference_rms_norm
-from evalgate.kernels.short_conv import reference_short_conv
 
 LENGTHS = (1, 2, 3, 4, 63, 64, 65, 127, 128, 129, 1000, 4097)
-FLOOR = 1e-6
-"""Relative error that is float32 rounding whatever transformers does."""
 
 
 class Case(NamedTuple):
@@ -44,11 +36,6 @@ class Case(NamedTuple):
         return LLM(self.checkpoint, prefill_chunk=chunk, max_tokens=5000, max_sessions=4, poison=True)
 
 
-def error(found: Tensor, truth: Tensor) -> float:
-    """Largest relative error of any position's logits."""
-    return float(((found.double() - truth).norm(dim=-1) / truth.norm(dim=-1)).max())
-
-
 @pytest.fixture(scope="module")
 def case(trained_or_random: Path) -> Case:
     """The truth and transformers' own error, computed once a model."""
@@ -57,7 +44,7 @@ def case(trained_or_random: Path) -> Case:
     checkpoint = load_checkpoint(trained_or_random)
     generator = torch.Generator().manual_seed(11)
     tokens = torch.randint(5, checkpoint.config.vocab, (LENGTHS[-1],), generator=generator).tolist()
-    truth = forward(checkpoint, tokens)
+    truth = forward(checkpoint.config, checkpoint.tensors, tokens)
     oracle = AutoModelForCausalLM.from_pretrained(trained_or_random, dtype=torch.float32).eval()
     bars = {}
     with torch.inference_mode():
@@ -172,7 +159,7 @@ def test_hidden_tokens_are_hidden_and_nothing_else_is(case: Case, compression: C
     visible = (k <= q) & ((q < end) | (k < hole.start) | (k >= hole.stop))
     if compression.kv_window is not None:
         visible &= k >= (q + 1).clamp(max=end) - compression.kv_window
-    truth = forward(case.checkpoint, case.tokens[: asked + 6], visible)
+    truth = forward(case.checkpoint.config, case.checkpoint.tensors, case.tokens[: asked + 6], visible)
     llm = LLM(
         case.checkpoint, compression=compression, prefill_chunk=chunk, max_tokens=1000, max_sessions=4, poison=True
     )
@@ -183,87 +170,3 @@ def test_hidden_tokens_are_hidden_and_nothing_else_is(case: Case, compression: C
         with torch.inference_mode():
             llm.runner.decode(forks, [case.tokens[fork.tokens] for fork in forks], llm.runner.common_rows(forks))
         assert error(llm.logits(forks), truth[[fork.tokens - 1 for fork in forks]]) <= case.bars[1000]
-
-
-def forward(checkpoint: Checkpoint, tokens: list[int], visible: Tensor | None = None) -> Tensor:
-    """Logits ``[T, vocab]`` in float64, from the references alone: no chunks, no caches, no pools."""
-    everything = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-    t = {name: tensor.double() for name, tensor in checkpoint.tensors.items()}
-    config = checkpoint.config
-    x = t["model.embed_tokens.weight"][torch.tensor(tokens)][None]
-    for layer, kind in enumerate(config.layers):
-        at = f"model.layers.{layer}"
-        h = reference_rms_norm(x, t[f"{at}.input_layernorm.weight"], config.rms_eps)
-        weights = under(t, f"{at}.self_attn.")
-        mask = everything if visible is None else visible
-        x = x + (kda(h, weights, checkpoint) if kind == "kda" else mla(h, weights, checkpoint, mask))
-        h = reference_rms_norm(x, t[f"{at}.post_attention_layernorm.weight"], config.rms_eps)
-        x = x + feed(h, under(t, f"{at}.mlp."), checkpoint)
-    head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
-    return linear(reference_rms_norm(x, t["model.norm.weight"], config.rms_eps), head)[0]
-
-
-def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``prefix``, without it."""
-    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-
-
-def kda(x: Tensor, t: dict[str, Tensor], checkpoint: Checkpoint) -> Tensor:
-    """One KDA layer."""
-    config = checkpoint.config
-    shape = (1, x.shape[1], config.linear_heads, config.linear_width)
-    qkv = torch.cat([linear(x, t[f"{name}_proj.weight"]) for name in "qkv"], dim=-1)
-    taps = t["conv1d.weight"][:, 0].T
-    mixed = reference_short_conv(qkv, taps, qkv.new_zeros(1, config.conv_taps - 1, qkv.shape[-1])).output
-    q, k, v = (part.reshape(shape) for part in mixed.chunk(3, dim=-1))
-    f = linear(linear(x, t["f_a_proj.weight"]), t["f_b_proj.weight"]).reshape(shape)
-    g = reference_kda_gate(f, t["A_log"].flatten(), t["dt_bias"].reshape(shape[2:]))
-    beta = linear(x, t["b_proj.weight"]).sigmoid()
-    core = reference_kda(l2norm(q) * config.linear_width**-0.5, l2norm(k), v, g, beta).output
-    gate = linear(linear(x, t["g_a_proj.weight"]), t["g_b_proj.weight"]).reshape(shape)
-    normed = reference_rms_norm(core, t["o_norm.weight"], config.rms_eps, gate=gate)
-    return linear(normed.flatten(-2), t["o_proj.weight"])
-
-
-def mla(x: Tensor, t: dict[str, Tensor], checkpoint: Checkpoint, visible: Tensor) -> Tensor:
-    """One MLA layer."""
-    config = checkpoint.config
-    if config.q_rank is None:
-        q = linear(x, t["q_proj.weight"])
-    else:
-        q = linear(
-            reference_rms_norm(linear(x, t["q_a_proj.weight"]), t["q_a_layernorm.weight"], 1e-6), t["q_b_proj.weight"]
-        )
-    q = q.reshape(1, x.shape[1], config.heads, config.nope + config.rope)
-    row = linear(x, t["kv_a_proj_with_mqa.weight"])
-    latent = reference_rms_norm(row[..., : config.kv_rank], t["kv_a_layernorm.weight"], 1e-6)
-    rows = torch.cat([latent, row[..., config.kv_rank :]], dim=-1)
-    expand = t["kv_b_proj.weight"].reshape(config.heads, config.nope + config.value, config.kv_rank)
-    weights = MlaWeights(expand[:, : config.nope], expand[:, config.nope :])
-    scale = (config.nope + config.rope) ** -0.5
-    # Some queries at a time, and the keys up to the last of them: the same sums in less memory.
-    blocks = [
-        reference_mla(q[:, a : a + 512], rows[:, : a + 512], weights, scale, visible[a : a + 512, : a + 512])
-        for a in range(0, x.shape[1], 512)
-    ]
-    mixed = torch.cat(blocks, dim=1)
-    return linear(mixed.flatten(-2), t["o_proj.weight"])
-
-
-def feed(x: Tensor, t: dict[str, Tensor], checkpoint: Checkpoint) -> Tensor:
-    """One MLP, with experts where there are some."""
-    rules = checkpoint.config.moe
-    if "gate.weight" not in t or rules is None:
-        return gated_mlp(x, torch.cat([t["gate_proj.weight"], t["up_proj.weight"]]), t["down_proj.weight"])
-    router = Router(
-        t["gate.weight"],
-        t["gate.e_score_correction_bias"],
-        rules.per_token,
-        rules.groups,
-        rules.top_groups,
-        rules.normalise,
-        rules.scaling,
-    )
-    chosen = reference_moe(x[0], router, Experts(t["experts.gate_up_proj"], t["experts.down_proj"]))[None]
-    shared = torch.cat([t["shared_experts.gate_proj.weight"], t["shared_experts.up_proj.weight"]])
-    return chosen + gated_mlp(x, shared, t["shared_experts.down_proj.weight"])

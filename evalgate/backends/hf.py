@@ -14,7 +14,7 @@ from evalgate.backends.base import Answer, Ask, Group, Question, check_arms
 from evalgate.backends.models import find_model
 from evalgate.backends.settings import Sections, require_uncompressed
 from evalgate.backends.tokenizer import ModelTokenizer
-from evalgate.engine.loader import weights_digest
+from evalgate.engine.weight_files import weights_digest
 from evalgate.errors import CheckpointError, DoesNotFitError, UnsupportedError
 from evalgate.records import EngineId, ModelId
 

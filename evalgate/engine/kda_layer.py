@@ -5,8 +5,6 @@ Projections that read the same input are fused into one matrix when the layer is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -14,6 +12,7 @@ from torch.nn.functional import linear
 from evalgate.engine.batch import PrefillBatch
 from evalgate.engine.config import ModelConfig
 from evalgate.engine.state_pool import StatePool
+from evalgate.engine.weights import Weights
 from evalgate.kernels.kda_decode import kda_decode
 from evalgate.kernels.kda_gate import kda_gate, l2norm
 from evalgate.kernels.kda_prefill import AtGrid, chunk_kda
@@ -24,25 +23,23 @@ from evalgate.kernels.short_conv import short_conv
 class KdaLayer:
     """Weights of one layer, and its place ``index`` in the state pool."""
 
-    def __init__(
-        self, config: ModelConfig, tensors: Mapping[str, Tensor], at: str, index: int, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, at: str, index: int, dtype: torch.dtype) -> None:
         heads, width = config.linear_heads, config.linear_width
         channels = heads * width
         self.index = index
         self.heads, self.width, self.eps = heads, width, config.rms_eps
         names = ("q_proj", "k_proj", "v_proj", "f_a_proj", "g_a_proj", "b_proj")
-        self.inputs = torch.cat([tensors[f"{at}.{name}.weight"] for name in names]).to(dtype)
+        self.inputs = weights.read(*(f"{at}.{name}.weight" for name in names), dtype=dtype)
         self.input_widths = [3 * channels, width, width, heads]
-        self.taps = tensors[f"{at}.conv1d.weight"].squeeze(1).T.to(dtype).contiguous()
-        self.forget = tensors[f"{at}.f_b_proj.weight"].to(dtype)
-        self.gate = tensors[f"{at}.g_b_proj.weight"].to(dtype)
+        self.taps = weights.read(f"{at}.conv1d.weight", dtype=dtype).squeeze(1).T.contiguous()
+        self.forget = weights.read(f"{at}.f_b_proj.weight", dtype=dtype)
+        self.gate = weights.read(f"{at}.g_b_proj.weight", dtype=dtype)
         # The gates and the core run in float32 even where activations are bfloat16.
         core = torch.promote_types(dtype, torch.float32)
-        self.a_log = tensors[f"{at}.A_log"].flatten().to(core)
-        self.dt_bias = tensors[f"{at}.dt_bias"].view(heads, width).to(core)
-        self.norm = tensors[f"{at}.o_norm.weight"].to(core)
-        self.output = tensors[f"{at}.o_proj.weight"].to(dtype)
+        self.a_log = weights.read(f"{at}.A_log", dtype=core).flatten()
+        self.dt_bias = weights.read(f"{at}.dt_bias", dtype=core).view(heads, width)
+        self.norm = weights.read(f"{at}.o_norm.weight", dtype=core)
+        self.output = weights.read(f"{at}.o_proj.weight", dtype=dtype)
 
     def prefill(self, x: Tensor, batch: PrefillBatch, states: StatePool, at_grid: AtGrid | None) -> Tensor:
         """``[B, T, hidden]`` -> the same; advances the slots."""

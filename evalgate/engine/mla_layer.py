@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from evalgate.engine.batch import DecodeBatch, PrefillBatch
 from evalgate.engine.config import ModelConfig
 from evalgate.engine.page_pool import PagePool
+from evalgate.engine.weights import Weights
 from evalgate.kernels.mla_decode import mla_decode
 from evalgate.kernels.mla_prefill import KeyTile, MlaWeights, mla_prefill
 from evalgate.kernels.rms_norm import rms_norm
@@ -22,23 +23,20 @@ LATENT_EPS = 1e-6
 class MlaLayer:
     """Weights of one layer, and its place ``index`` in the page pool."""
 
-    def __init__(
-        self, config: ModelConfig, tensors: Mapping[str, Tensor], at: str, index: int, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, at: str, index: int, dtype: torch.dtype) -> None:
         self.index = index
         self.heads, self.rank, self.rope = config.heads, config.kv_rank, config.rope
         self.scale = (config.nope + config.rope) ** -0.5
         query = "q_proj" if config.q_rank is None else "q_a_proj"
-        names = (query, "kv_a_proj_with_mqa")
-        self.inputs = torch.cat([tensors[f"{at}.{name}.weight"] for name in names]).to(dtype)
+        self.inputs = weights.read(f"{at}.{query}.weight", f"{at}.kv_a_proj_with_mqa.weight", dtype=dtype)
         self.low_rank_query: tuple[Tensor, Tensor] | None = None
         if config.q_rank is not None:
-            parts = (f"{at}.q_a_layernorm.weight", f"{at}.q_b_proj.weight")
-            self.low_rank_query = (tensors[parts[0]].to(dtype), tensors[parts[1]].to(dtype))
-        self.latent_norm = tensors[f"{at}.kv_a_layernorm.weight"].to(dtype)
-        expand = torch.unflatten(tensors[f"{at}.kv_b_proj.weight"].to(dtype), 0, (config.heads, -1))
+            norm = weights.read(f"{at}.q_a_layernorm.weight", dtype=dtype)
+            self.low_rank_query = (norm, weights.read(f"{at}.q_b_proj.weight", dtype=dtype))
+        self.latent_norm = weights.read(f"{at}.kv_a_layernorm.weight", dtype=dtype)
+        expand = torch.unflatten(weights.read(f"{at}.kv_b_proj.weight", dtype=dtype), 0, (config.heads, -1))
         self.expand = MlaWeights(expand[:, : config.nope], expand[:, config.nope :])
-        self.output = tensors[f"{at}.o_proj.weight"].to(dtype)
+        self.output = weights.read(f"{at}.o_proj.weight", dtype=dtype)
 
     def prefill(self, x: Tensor, batch: PrefillBatch, pages: PagePool) -> Tensor:
         """``[B, T, hidden]`` -> the same; caches the latents."""

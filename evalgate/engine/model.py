@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -15,6 +13,7 @@ from evalgate.engine.kda_layer import KdaLayer
 from evalgate.engine.mla_layer import MlaLayer
 from evalgate.engine.page_pool import PagePool
 from evalgate.engine.state_pool import StatePool
+from evalgate.engine.weights import Weights
 from evalgate.kernels.moe import Experts, Router, gated_mlp, moe
 from evalgate.kernels.rms_norm import rms_norm, widened
 
@@ -22,27 +21,27 @@ from evalgate.kernels.rms_norm import rms_norm, widened
 class FeedForward:
     """A gated MLP, or experts beside a gated MLP that every token goes through."""
 
-    def __init__(
-        self, config: ModelConfig, tensors: Mapping[str, Tensor], at: str, dtype: torch.dtype, sparse: bool
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, at: str, dtype: torch.dtype, sparse: bool) -> None:
         dense = f"{at}.shared_experts" if sparse else at
-        self.gate_up = torch.cat([tensors[f"{dense}.{name}_proj.weight"] for name in ("gate", "up")]).to(dtype)
-        self.down = tensors[f"{dense}.down_proj.weight"].to(dtype)
+        self.gate_up = weights.read(f"{dense}.gate_proj.weight", f"{dense}.up_proj.weight", dtype=dtype)
+        self.down = weights.read(f"{dense}.down_proj.weight", dtype=dtype)
         self.router: Router | None = None
         if sparse and config.moe is not None:
             rules = config.moe
             core = torch.promote_types(dtype, torch.float32)
             self.router = Router(
-                weight=tensors[f"{at}.gate.weight"].to(core),
-                bias=tensors[f"{at}.gate.e_score_correction_bias"].to(core),
+                weight=weights.read(f"{at}.gate.weight", dtype=core),
+                bias=weights.read(f"{at}.gate.e_score_correction_bias", dtype=core),
                 top_k=rules.per_token,
                 groups=rules.groups,
                 top_groups=rules.top_groups,
                 normalise=rules.normalise,
                 scaling=rules.scaling,
             )
-            parts = (f"{at}.experts.gate_up_proj", f"{at}.experts.down_proj")
-            self.experts = Experts(tensors[parts[0]].to(dtype), tensors[parts[1]].to(dtype))
+            self.experts = Experts(
+                weights.read(f"{at}.experts.gate_up_proj", dtype=dtype),
+                weights.read(f"{at}.experts.down_proj", dtype=dtype),
+            )
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., hidden]`` -> the same."""
@@ -55,12 +54,14 @@ class FeedForward:
 class HybridModel:
     """Layers in order, each with its norms; knows tokens, slots and pages, and keeps nothing between calls."""
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype) -> None:
+        """Read the weights, layer by layer, into memory that the model alone holds; raises CheckpointError."""
         self.config = config
         self.dtype = dtype
-        self.embedding = tensors["model.embed_tokens.weight"].to(dtype)
-        self.norm = tensors["model.norm.weight"].to(dtype)
-        self.head = tensors["lm_head.weight"].to(dtype) if "lm_head.weight" in tensors else self.embedding
+        self.embedding = weights.read("model.embed_tokens.weight", dtype=dtype)
+        self.norm = weights.read("model.norm.weight", dtype=dtype)
+        head = "lm_head.weight"
+        self.head = weights.read(head, dtype=dtype) if head in weights else self.embedding
         self.mixers: list[KdaLayer | MlaLayer] = []
         self.feeds: list[FeedForward] = []
         self.norms: list[tuple[Tensor, Tensor]] = []
@@ -68,10 +69,10 @@ class HybridModel:
             at = f"model.layers.{layer}"
             index = config.layers[:layer].count(kind)
             mixer = KdaLayer if kind == "kda" else MlaLayer
-            self.mixers.append(mixer(config, tensors, f"{at}.self_attn", index, dtype))
-            self.feeds.append(FeedForward(config, tensors, f"{at}.mlp", dtype, config.sparse[layer]))
-            norms = (f"{at}.input_layernorm.weight", f"{at}.post_attention_layernorm.weight")
-            self.norms.append((tensors[norms[0]].to(dtype), tensors[norms[1]].to(dtype)))
+            self.mixers.append(mixer(config, weights, f"{at}.self_attn", index, dtype))
+            self.feeds.append(FeedForward(config, weights, f"{at}.mlp", dtype, config.sparse[layer]))
+            before = weights.read(f"{at}.input_layernorm.weight", dtype=dtype)
+            self.norms.append((before, weights.read(f"{at}.post_attention_layernorm.weight", dtype=dtype)))
 
     def prefill(self, batch: PrefillBatch, states: StatePool, pages: PagePool, codec: StateCodec) -> Tensor:
         """Stretches of tokens; returns ``[B, T, hidden]``, meaningless where a row is padded."""
