@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ LOSSY = [
     Compression(state_dtype="int4", codec_every=128),
     Compression(state_rank=2),
     Compression(state_rank=4, codec_every=64),
+    Compression(state_rank=2, state_dtype="int8", codec_every=64),
     Compression(state_dtype="int8"),
 ]
 
@@ -43,8 +46,8 @@ def words(count: int, seed: int = 0) -> list[int]:
 
 def name(compression: Compression) -> str:
     """Short name for a test id."""
-    what = f"rank{compression.state_rank}" if compression.state_rank else compression.state_dtype
-    return f"{what}-{compression.codec_every or 'once'}"
+    rank = f"-rank{compression.state_rank}" if compression.state_rank else ""
+    return f"{compression.state_dtype}{rank}-{compression.codec_every or 'once'}"
 
 
 class ByHand:
@@ -136,7 +139,7 @@ def test_off_grid_stretches_are_rounded_where_they_reach_the_grid(checkpoint: Ch
 
 def test_int8_cache_is_int8_and_read_the_same_by_every_path(checkpoint: Checkpoint) -> None:
     """Stored codes are int8; one piece, chunks and decode steps read the same rounded latents."""
-    compression = Compression(kv_int8=True)
+    compression = Compression(kv_dtype="int8")
     llm, cut = engine(checkpoint, compression), engine(checkpoint, compression, chunk=64)
     assert llm.pages.store.dtype == torch.int8
     expected = llm.score(words(300))
@@ -185,7 +188,9 @@ def test_window_lets_pages_go(checkpoint: Checkpoint) -> None:
         pytest.param(Compression(state_dtype="int8", codec_every=64), (16 + 4) / 64, 1.0, id="int8"),
         pytest.param(Compression(state_dtype="int4", codec_every=64), (8 + 4) / 64, 1.0, id="int4"),
         pytest.param(Compression(state_rank=2), 2 * 32 / 256, 1.0, id="rank-2"),
-        pytest.param(Compression(kv_int8=True), 1.0, (40 + 8) / 160, id="kv-int8"),
+        pytest.param(Compression(state_rank=2, state_dtype="bf16"), 32 / 256, 1.0, id="rank-2-bf16"),
+        pytest.param(Compression(state_rank=2, state_dtype="int8"), 2 * (32 + 8) / 1024, 1.0, id="rank-2-int8"),
+        pytest.param(Compression(kv_dtype="int8"), 1.0, (40 + 8) / 160, id="kv-int8"),
         pytest.param(Compression(kv_keep=0.75), 1.0, 23 / 30, id="kv-keep"),
         pytest.param(Compression(kv_window=512), 1.0, 8 / 30, id="kv-window"),
     ],
@@ -205,30 +210,60 @@ def test_bytes_of_a_session_are_counted_not_promised(
 
 
 @pytest.mark.parametrize(
-    ("shape", "compression", "message"),
+    ("settings", "message"),
     [
-        ("hybrid", Compression(state_rank=16), r"state\.rank 16: the states of this model are 16 x 16"),
-        ("hybrid", Compression(state_rank=0), r"state\.rank 0"),
-        ("hybrid", Compression(state_rank=2, state_dtype="int8"), "a rank and a dtype together"),
-        ("hybrid", Compression(state_dtype="int8", codec_every=100), "multiple of 64"),
-        ("hybrid", Compression(kv_keep=0.0), r"kv\.keep 0\.0"),
-        ("hybrid", Compression(kv_keep=1.5), r"kv\.keep 1\.5"),
-        ("hybrid", Compression(kv_window=0), r"kv\.window 0"),
-        ("hybrid", Compression(kv_window=64, kv_keep=0.5), "not together"),
+        ({"state_rank": 16}, r"state\.rank 16: the states of this model are 16 x 16"),
+        ({"state_rank": 0}, r"state\.rank 0"),
+        ({"state_dtype": "int8", "codec_every": 100}, "multiple of 64"),
+        ({"kv_keep": 0.0}, r"kv\.keep 0\.0"),
+        ({"kv_keep": 1.5}, r"kv\.keep 1\.5"),
+        ({"kv_window": 0}, r"kv\.window 0"),
+        ({"kv_window": 64, "kv_keep": 0.5}, "not together"),
+        ({"error_feedback": True}, r"state\.error_feedback: expected state\.dtype int8 or int4"),
+        ({"error_feedback": True, "state_dtype": "bf16"}, r"state\.error_feedback: expected"),
+        ({"error_feedback": True, "state_dtype": "int8", "state_rank": 2}, r"state\.error_feedback: expected"),
     ],
-    ids=lambda value: "" if isinstance(value, Compression) else value,
+    ids=str,
 )
 def test_settings_that_cannot_act_are_refused(
-    tiny_models: dict[str, Path], shape: str, compression: Compression, message: str
+    tiny_models: dict[str, Path], settings: dict[str, Any], message: str
 ) -> None:
-    """Refused by name when the engine is built, before any token."""
+    """Refused by name when the settings are made or the engine is built, before any token."""
     with pytest.raises(UnsupportedError, match=message):
-        LLM.open(tiny_models[shape], compression=compression)
+        LLM.open(tiny_models["hybrid"], compression=Compression(**settings))
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({"layers": ("mla",)}, {"state_dtype": "bf16"}, "state: this model has no linear-attention layer"),
+        ({"layers": ("mla",)}, {"state_rank": 2}, "state: this model has no linear-attention layer"),
+        ({"layers": ("mla",)}, {"snapshot_dtype": "bf16"}, "snapshot: this model has no linear-attention layer"),
+        ({"layers": ("kda",)}, {"kv_dtype": "bf16"}, "kv: this model has no full-attention layer"),
+        ({"layers": ("kda",)}, {"kv_window": 64}, "kv: this model has no full-attention layer"),
+        ({"linear_width": 15}, {"state_dtype": "int4"}, r"state\.dtype int4: states of odd width 15"),
+        ({"linear_width": 15}, {"snapshot_dtype": "int4"}, r"snapshot\.dtype int4: states of odd width 15"),
+    ],
+    ids=str,
+)
+def test_settings_must_fit_the_model(
+    checkpoint: Checkpoint, changes: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    """A setting without a layer to act on, and a width that cannot be packed, are refused."""
+    with pytest.raises(UnsupportedError, match=message):
+        Compression(**settings).check(dataclasses.replace(checkpoint.config, **changes))
+
+
+def test_fp8_is_refused_where_the_machine_has_none(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before anything is allocated, with what to use instead."""
+    monkeypatch.setattr(torch, "float8_e4m3fn", torch.int8)
+    with pytest.raises(UnsupportedError, match=r"kv\.dtype fp8: .* use kv\.dtype int8"):
+        Compression(kv_dtype="fp8").check(checkpoint.config)
 
 
 def test_effective_settings_are_read_from_the_live_objects(checkpoint: Checkpoint) -> None:
     """What is reported is what the pools and the codec are, not what was asked for."""
-    llm = engine(checkpoint, Compression(state_dtype="int8", codec_every=64, kv_int8=True), chunk=128)
+    llm = engine(checkpoint, Compression(state_dtype="int8", codec_every=64, kv_dtype="int8"), chunk=128)
     found = llm.effective_config()
     state = {"dtype": "int8", "scales": "per-channel", "rank": None, "codec_every": 64, "error_feedback": False}
     assert found["state"] == state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar, get_args
+from typing import NoReturn, TypeVar, get_args
 
-from evalgate.engine.compression import Compression, StateDtype
+from evalgate.engine.compression import Compression, KvDtype, StateDtype
 from evalgate.errors import UnsupportedError, nearest
 
 Sections = Mapping[str, Mapping[str, object]]
@@ -50,9 +50,7 @@ def parse_settings(sections: Sections, profile: str, dtype: str) -> Settings:
     state_dtype = read.among("state", "dtype", get_args(StateDtype))
     if (scales == "per-channel") != (state_dtype in {"int8", "int4"}):
         read.refuse("state", "scales", "per-channel with int8 or int4, null with anything else")
-    read.only("state", "error_feedback")
-    read.only("snapshot", "dtype")
-    kv_dtype = read.among("kv", "dtype", ("auto", "int8", dtype))
+    kv_dtype = read.among("kv", "dtype", get_args(KvDtype))
     # Nothing is stored for later requests yet, so what would govern that must not pretend to.
     read.only("cache", "snapshot_interval")
     read.only("cache", "eviction")
@@ -61,10 +59,12 @@ def parse_settings(sections: Sections, profile: str, dtype: str) -> Settings:
         read.refuse("cache", "page", "at least 1")
     return Settings(
         compression=Compression(
-            state_dtype=state_dtype,  # type: ignore[arg-type]  # checked against the literal above
+            state_dtype=state_dtype,
             state_rank=read("state", "rank", int, None),
             codec_every=read("state", "codec_every", int, None),
-            kv_int8=kv_dtype == "int8",
+            error_feedback=read("state", "error_feedback", bool, False),
+            snapshot_dtype=read.among("snapshot", "dtype", get_args(StateDtype)),
+            kv_dtype="auto" if kv_dtype == dtype else kv_dtype,
             kv_keep=float(read("kv", "keep", (int, float), 1.0)),
             kv_window=read("kv", "window", int, None),
         ),
@@ -113,19 +113,19 @@ class _Reader:
             return None  # type: ignore[return-value]  # None is what such a setting may be
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             self.refuse(section, name, f"a {kind.__name__ if isinstance(kind, type) else 'number'}")
-        return value  # type: ignore[return-value]  # of that kind by now
+        return value
 
-    def among(self, section: str, name: str, allowed: tuple[str, ...]) -> str:
+    def among(self, section: str, name: str, allowed: tuple[T, ...]) -> T:
         value = self.value(section, name)
-        if not isinstance(value, str) or value not in allowed:
-            self.refuse(section, name, " or ".join(dict.fromkeys(allowed)))
-        return str(value)
+        if value not in allowed:
+            self.refuse(section, name, " or ".join(map(str, allowed)))
+        return allowed[allowed.index(value)]
 
     def only(self, section: str, name: str) -> None:
         expected = KNOWN[section][name]
         if self.value(section, name) != expected:
             self.refuse(section, name, f"{expected!r}: the native engine does nothing else yet")
 
-    def refuse(self, section: str, name: str, expected: str) -> None:
+    def refuse(self, section: str, name: str, expected: str) -> NoReturn:
         found = self.value(section, name)
         raise UnsupportedError(f"profile {self._profile}: {section}.{name} is {found!r}, expected {expected}")
