@@ -14,7 +14,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-pytest_plugins = ["fixtures_command", "fixtures_engine", "fixtures_judged", "fixtures_records", "fixtures_report"]
+# A module that others import comes before them: pytest rewrites the asserts of what is not imported yet.
+pytest_plugins = ["fixtures_records", "fixtures_judged", "fixtures_command", "fixtures_engine", "fixtures_report"]
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 collect_ignore = [] if CHROMIUM else ["test_report_browser.py"]

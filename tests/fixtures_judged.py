@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
+from fixtures_records import build_manifest
 
 from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.profile import Profile, load_profile
 from evalgate.gates.rules import judge
 from evalgate.gates.verdict import Verdict
-from evalgate.records import Cell, DocumentId, EngineId, Manifest, ModelId, Outcome, Trial
+from evalgate.records import Cell, DocumentId, Manifest, Outcome, Trial
 
 Run = tuple[Manifest, list[Trial]]
 MakeRun = Callable[..., Run]
@@ -77,38 +78,14 @@ def make_judged_run() -> MakeRun:
 def judged_manifest(policy: Policy, run_id: str, profile: Profile, seeds: int) -> Manifest:
     """Manifest of a complete run of ``policy``'s suite whose engine ran what ``profile`` asks."""
     name, _, version = policy.suite.partition("@")
-    return Manifest(
+    return build_manifest(
+        profile,
+        seeds,
+        policy.rules,
         run_id=run_id,
         status="complete",
         suite=DocumentId(name=name, version=version, digest="5" * 64),
         suite_body={"name": name},
-        profile_body=profile.model_dump(mode="json", exclude_unset=True),
-        profile=profile.id,
-        model=ModelId(
-            name="builtin:hybrid",
-            architecture="KimiLinearForCausalLM",
-            parameters=1_000_000,
-            weights_sha256="1" * 64,
-            config_sha256="2" * 64,
-            tokenizer_sha256="3" * 64,
-        ),
-        engine=EngineId(
-            backend="native",
-            version="0",
-            dtype="fp32",
-            arm_paths={"default": "fork"},
-            effective_profile=dict(profile.sections),
-            bytes_per_session={"total": 4096},
-        ),
-        generator_version="1",
-        reserve_tokens=44,
-        seed_set="main",
-        seeds=seeds,
-        cells=[(cell.task, cell.length, cell.band, cell.arm) for cell in policy.rules],
-        data_class="public",
-        versions={"evalgate": "0.1.0"},
-        hardware={"cpu": "one"},
-        started="2026-01-01T00:00:00Z",
     )
 
 

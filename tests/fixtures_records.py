@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
-from evalgate.gates.profile import load_profile
-from evalgate.records import Context, DocumentId, EngineId, Manifest, ModelId, Outcome, Trial
+from evalgate.gates.profile import Profile, load_profile
+from evalgate.records import Cell, Context, DocumentId, EngineId, Manifest, ModelId, Outcome, Trial
 
 MakeHaystack = Callable[..., tuple[list[Context], list[Trial]]]
 MakeManifest = Callable[..., Manifest]
+
+BANDS = {"front": 0.1, "middle": 0.5, "back": 0.9}
+"""Band -> depth of its needle."""
 
 
 @pytest.fixture
@@ -55,7 +59,7 @@ def make_haystack() -> MakeHaystack:
                 batch_id="0",
                 attempt=1,
             )
-            for band, depth in (("front", 0.1), ("middle", 0.5), ("back", 0.9))
+            for band, depth in BANDS.items()
         ]
         return [context], trials
 
@@ -67,40 +71,44 @@ def make_manifest() -> MakeManifest:
     """``make(seeds=3)``: a manifest whose status is ``running``."""
 
     def make(seeds: int = 3) -> Manifest:
-        document = DocumentId(name="smoke", version="1.0.0", digest="0" * 64)
-        profile = load_profile("full")
-        return Manifest(
-            run_id="run-1",
-            status="running",
-            suite=document,
-            suite_body={"name": "smoke", "lengths": [1024]},
-            profile_body=profile.model_dump(mode="json", exclude_unset=True),
-            profile=profile.id,
-            model=ModelId(
-                name="builtin:hybrid",
-                architecture="KimiLinearForCausalLM",
-                parameters=1_000_000,
-                weights_sha256="1" * 64,
-                config_sha256="2" * 64,
-                tokenizer_sha256="3" * 64,
-            ),
-            engine=EngineId(
-                backend="native",
-                version="0",
-                dtype="fp32",
-                arm_paths={"default": "fork"},
-                effective_profile={"state": {"dtype": "fp32", "rank": None}},
-                bytes_per_session={"state": 1024, "total": 4096},
-            ),
-            generator_version="1",
-            reserve_tokens=44,
-            seed_set="main",
-            seeds=seeds,
-            cells=[("single", 1024, band, "default") for band in ("front", "middle", "back")],
-            data_class="public",
-            versions={"evalgate": "0.1.0"},
-            hardware={"cpu": "one"},
-            started="2026-01-01T00:00:00Z",
-        )
+        return build_manifest(load_profile("full"), seeds, [Cell("single", 1024, band) for band in BANDS])
 
     return make
+
+
+def build_manifest(profile: Profile, seeds: int, cells: Iterable[Cell], **fields: Any) -> Manifest:
+    """Manifest of a running run whose engine runs what ``profile`` asks; ``fields`` take the place of the usual."""
+    usual: dict[str, Any] = {
+        "run_id": "run-1",
+        "status": "running",
+        "suite": DocumentId(name="smoke", version="1.0.0", digest="5" * 64),
+        "suite_body": {"name": "smoke", "lengths": [1024]},
+        "profile": profile.id,
+        "profile_body": profile.model_dump(mode="json", exclude_unset=True),
+        "model": ModelId(
+            name="builtin:hybrid",
+            architecture="KimiLinearForCausalLM",
+            parameters=1_000_000,
+            weights_sha256="1" * 64,
+            config_sha256="2" * 64,
+            tokenizer_sha256="3" * 64,
+        ),
+        "engine": EngineId(
+            backend="native",
+            version="0",
+            dtype="fp32",
+            arm_paths={"default": "fork"},
+            effective_profile=dict(profile.sections),
+            bytes_per_session={"state": 1024, "total": 4096},
+        ),
+        "generator_version": "1",
+        "reserve_tokens": 44,
+        "seed_set": "main",
+        "seeds": seeds,
+        "cells": [tuple(cell) for cell in cells],
+        "data_class": "public",
+        "versions": {"evalgate": "0.1.0"},
+        "hardware": {"cpu": "one"},
+        "started": "2026-01-01T00:00:00Z",
+    }
+    return Manifest(**usual | fields)

@@ -6,11 +6,10 @@ that was not foreseen is ERROR, never 0 and never 1, which belong to verdicts.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import itertools
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -22,9 +21,10 @@ from evalgate.cli.doctor import doctor
 from evalgate.cli.gate import gate
 from evalgate.cli.report import report
 from evalgate.cli.run import run
-from evalgate.errors import EvalgateError, ExitCode
+from evalgate.cli.start import INTERRUPTED
+from evalgate.errors import EvalgateError, ExitCode, RefusedError
 
-__all__ = ["entry", "main"]
+__all__ = ["app", "run_command"]
 
 app = typer.Typer(
     name="evalgate",
@@ -68,42 +68,50 @@ app.add_typer(runs.app, name="runs")
 app.command()(doctor)
 
 
-def main() -> NoReturn:
-    """Run the command that `sys.argv` asks for and exit with its code."""
-    sys.exit(_run())
-
-
-def entry() -> NoReturn:
-    """`main` for a process of its own.
-
-    Leaves at once: libraries with threads of their own have been seen to abort while the interpreter takes them
-    down, and a verdict's exit code must not hang on that. All results are on the disk by now.
-    """
-    code = _run()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def _run() -> int:
+def run_command() -> int:
+    """Run the command that `sys.argv` asks for; returns its exit code, and says why where it is not the command's."""
     try:
-        app(prog_name="evalgate")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else ExitCode.PASS if end.code is None else ExitCode.ERROR
-        if code == ExitCode.INTERRUPTED:
-            console.complain("interrupted; a run resumes with the same command", "Interrupted", code)
-        return code
+        _refuse_empty(sys.argv[1:])
+        code = app(prog_name="evalgate", standalone_mode=False)
     except KeyboardInterrupt:
-        console.complain("interrupted; a run resumes with the same command", "Interrupted", ExitCode.INTERRUPTED)
-        return ExitCode.INTERRUPTED
+        code = ExitCode.INTERRUPTED
+    except typer.TyperException as error:
+        return _misused(error)
     except (EvalgateError, ModuleNotFoundError, OSError) as error:
         return _told(error)
+    except SystemExit:
+        # typer's answer, with code 1, to a reader that closed the pipe: no verdict.
+        console.complain("standard output or error was closed before the command was done", "Disk", ExitCode.ERROR)
+        return ExitCode.ERROR
     except Exception as error:  # noqa: BLE001 - whatever is not foreseen must not look like a verdict
         traceback.print_exc()
         console.complain(f"evalgate failed: {error!r}; this is a fault of the program", "Crash", ExitCode.ERROR)
         return ExitCode.ERROR
-    return ExitCode.PASS
+    if code == ExitCode.INTERRUPTED:
+        console.complain(INTERRUPTED, "Interrupted", ExitCode.INTERRUPTED)
+    return code if isinstance(code, int) else ExitCode.PASS
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """Raise RefusedError for an empty argument: an unset variable of a script, which must not mean `here`."""
+    for before, argument in itertools.pairwise(["", *arguments]):
+        option, given, value = argument.partition("=")
+        empty = f"the argument after {before}" if before.startswith("-") else "an argument"
+        if option.startswith("--") and given and not value:
+            empty = option
+        elif argument:
+            continue
+        raise RefusedError(f"{empty} is empty; give it a value, or leave it out (is a variable of a script unset?)")
+
+
+def _misused(error: typer.TyperException) -> ExitCode:
+    """Say what was wrong with the arguments; where there were none, the help was printed already."""
+    message = error.format_message()
+    if message:
+        context = getattr(error, "ctx", None)
+        command = "evalgate" if context is None else context.command_path
+        console.complain(f"{message.rstrip('.')}; see `{command} --help`", "UsageError", ExitCode.REFUSED)
+    return ExitCode.REFUSED
 
 
 def _told(error: EvalgateError | ModuleNotFoundError | OSError) -> ExitCode:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evalgate.cli import console
-from evalgate.cli.gate import judge_and_tell
+from evalgate.cli.gate import Github, Junit, Markdown, Policy, judge_and_tell
 from evalgate.cli.report import write_report
 from evalgate.cli.run import BackendName, Dtype, Model, ProfileName, SeedSet, Suite, execute
 from evalgate.errors import MismatchError
@@ -17,18 +17,16 @@ from evalgate.errors import MismatchError
 def check(
     suite: Suite,
     model: Model,
-    policy: Annotated[str, typer.Option(help="Policy: NAME (newest), NAME@1.0.0, or a YAML file.")],
+    policy: Policy,
     out: Annotated[Path, typer.Option(help="Run folder to write; the report goes to report.html in it.")],
     profile: ProfileName = "full",
     backend: BackendName = "native",
     baseline: console.Baseline = None,
     seed_set: SeedSet = "main",
     dtype: Dtype = "fp32",
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write Markdown to this file.")] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="In a GitHub job: write its summary, its outputs and an annotation.")
-    ] = False,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    github: Github = False,
     json: console.Json = False,
 ) -> None:
     """Run SUITE as the policy plans, judge it, write the report. The exit code is the verdict."""

@@ -30,6 +30,7 @@ __all__ = [
     "emit",
     "existing_file_is_kept",
     "open_console",
+    "put",
     "results_are_kept",
     "say",
 ]
@@ -50,8 +51,14 @@ def open_console(file: IO[str] | None = None) -> Console:
     """A rich console on ``file`` (standard output by default); colours only on a terminal."""
     from rich.console import Console
 
+    class Lasting(Console):
+        """Leaves a closed pipe to `_open_ended`: rich's own answer is to exit with 1, which means BLOCK here."""
+
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 - rich calls this while it handles the error
+
     file = file or sys.stdout
-    return Console(
+    return Lasting(
         file=file,
         width=None if file.isatty() else WIDTH_OF_A_LOG,
         highlight=False,
@@ -72,8 +79,13 @@ def say(*lines: RenderableType) -> None:
 
 def emit(body: object) -> None:
     """Print one JSON value to standard output."""
+    put(codec.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def put(text: str) -> None:
+    """Print ``text`` to standard output as it is."""
     with _open_ended():
-        sys.stdout.write(codec.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.write(text)
         sys.stdout.flush()
 
 

@@ -125,6 +125,6 @@ def _give(text: str, out: Path | None, json: bool) -> None:
     if json:
         console.emit({"file": None if out is None else str(out), "yaml": text})
     elif out is None:
-        typer.echo(text, nl=False)
+        console.put(text)
     else:
         console.say(f"{out}  (edit it, then check it with lint)")

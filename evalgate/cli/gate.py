@@ -16,19 +16,24 @@ from evalgate.errors import EvalgateError, ExitCode, RefusedError
 if TYPE_CHECKING:
     from evalgate.gates.verdict import Verdict
 
+Policy = Annotated[str, typer.Option(help="Policy: NAME (newest), NAME@1.0.0, or a YAML file.")]
+Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")]
+Markdown = Annotated[Path | None, typer.Option(help="Write Markdown to this file.")]
+Github = Annotated[
+    bool, typer.Option("--github", help="In a GitHub job: write its summary, its outputs and an annotation.")
+]
+
 SUMMARY = "GITHUB_STEP_SUMMARY"
 OUTPUT = "GITHUB_OUTPUT"
 
 
 def gate(
     run: console.Run,
-    policy: Annotated[str, typer.Option(help="Policy: NAME (newest), NAME@1.0.0, or a YAML file.")],
+    policy: Policy,
     baseline: console.Baseline = None,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write Markdown to this file.")] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="In a GitHub job: write its summary, its outputs and an annotation.")
-    ] = False,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    github: Github = False,
     json: console.Json = False,
 ) -> None:
     """Judge RUN under a policy. The exit code is the verdict: 0 PASS, 1 BLOCK, 3 INCONCLUSIVE, 4 ERROR, 5 TAMPERED."""

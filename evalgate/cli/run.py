@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,7 +118,8 @@ def progress(title: str) -> Iterator[Callable[[Progress], None]]:
         if not terminal and tenth > said:
             said = tenth
             told = f", {left:,.0f} s left" if left is not None else ""
-            sys.stderr.write(f"{title}: {state.done}/{state.total} haystacks, {rate or 'starting'}{told}\n")
+            with suppress(OSError):  # a run does not end because nobody reads how far it is
+                sys.stderr.write(f"{title}: {state.done}/{state.total} haystacks, {rate or 'starting'}{told}\n")
 
     with bar:
         yield report

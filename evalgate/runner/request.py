@@ -25,6 +25,9 @@ class RunRequest:
     seed_set: str = "main"
 
     def __post_init__(self) -> None:
+        if not self.model.strip():
+            # A folder of no name is the working folder, which nobody means.
+            raise RefusedError(f"--model {self.model!r}: expected an embedded model, a checkpoint folder or a hub id")
         if self.seeds < 1:
             raise RefusedError(f"--seeds {self.seeds}: expected at least 1")
         if not self.seed_set or any(c.isspace() or c in "/\\" for c in self.seed_set):
