@@ -35,10 +35,11 @@ class StateProfile(_Section):
     dtype: Literal["fp32", "bf16", "int8", "int4"] = "fp32"
     scales: Literal["per-channel"] | None = None
     rank: int | None = Field(default=None, ge=1)
-    """Singular directions kept of each head's state."""
+    """Singular directions kept of each head's state; their factors are held in ``dtype``."""
     codec_every: GridCount | None = None
     """Compress at absolute multiples of this many tokens and after each decode step; None: once, at the fork."""
     error_feedback: bool = False
+    """Keep what a compression to int8 or int4 lost, and add it before the next."""
 
     @property
     def lossless(self) -> bool:
@@ -52,26 +53,27 @@ class StateProfile(_Section):
             raise ValueError(f"dtype: {self.dtype} needs scales: per-channel")
         if not quantised and self.scales is not None:
             raise ValueError(f"scales: {self.scales} needs dtype: int8 or int4 (found {self.dtype})")
-        if quantised and self.rank is not None:
-            raise ValueError(f"rank: {self.rank} and dtype: {self.dtype} exclude each other; keep one of them")
         if self.lossless and self.codec_every is not None:
             raise ValueError("codec_every without a codec: dtype is fp32 and rank is null; set codec_every: null")
-        if self.lossless and self.error_feedback:
-            raise ValueError("error_feedback without a codec: dtype is fp32 and rank is null; set it to false")
+        if self.error_feedback and not quantised:
+            raise ValueError(f"error_feedback needs dtype: int8 or int4 (found {self.dtype}); set it to false")
+        if self.error_feedback and self.rank is not None:
+            raise ValueError(f"error_feedback and rank: {self.rank} exclude each other; keep one of them")
         return self
 
 
 class SnapshotProfile(_Section):
     """States that are stored for reuse."""
 
-    dtype: Literal["fp32", "bf16", "int8"] = "fp32"
+    dtype: Literal["fp32", "bf16", "int8", "int4"] = "fp32"
+    """int8 and int4 have scales per channel. What comes back from the store is rounded; a fork is no store."""
 
 
 class KvProfile(_Section):
     """Token-linear cache of the full-attention layers."""
 
     dtype: Literal["auto", "fp32", "bf16", "fp16", "fp8", "int8", "int4"] = "auto"
-    """``auto`` is the compute dtype."""
+    """``auto`` is the compute dtype; int8, int4 and fp8 have scales for each token."""
     keep: float = Field(default=1.0, gt=0, le=1)
     """Share of the context's tokens that stay: the first and the last keep/2."""
     window: int | None = Field(default=None, ge=1)
@@ -103,6 +105,15 @@ class Profile(Document):
     snapshot: SnapshotProfile = SnapshotProfile()
     kv: KvProfile = KvProfile()
     cache: CacheProfile = CacheProfile()
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if not self.cache.prefix and self.snapshot.dtype != "fp32":
+            raise ValueError(
+                f"snapshot.dtype: {self.snapshot.dtype} with cache.prefix: false, which stores nothing; set "
+                "snapshot.dtype: fp32 or cache.prefix: true"
+            )
+        return self
 
     @property
     def id(self) -> DocumentId:

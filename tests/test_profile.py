@@ -14,7 +14,9 @@ from evalgate.versioned import parse, parse_yaml, read_lock
 SHIPPED = [
     *("full", "state-bf16", "state-int8", "state-int4", "state-rank-8", "state-rank-6", "state-rank-4", "state-rank-2"),
     *("state-rank-1", "kv-int8", "kv-keep-90", "kv-keep-75", "kv-keep-50", "kv-window-512"),
+    *("state-int8-feedback", "state-int4-feedback", "kv-bf16", "kv-fp8", "snapshot-bf16", "snapshot-int8"),
 ]
+FEEDBACK = {"error_feedback": True}
 
 
 @pytest.fixture
@@ -36,6 +38,14 @@ def test_shipped_profiles_are_locked() -> None:
         ("state-bf16", "state", {"dtype": "bf16", "codec_every": 64}),
         ("state-int8", "state", {"dtype": "int8", "scales": "per-channel", "codec_every": 64}),
         ("state-int4", "state", {"dtype": "int4", "scales": "per-channel", "codec_every": 64}),
+        *(
+            (f"state-{d}-feedback", "state", {"dtype": d, "scales": "per-channel", "codec_every": 64, **FEEDBACK})
+            for d in ("int8", "int4")
+        ),
+        ("snapshot-bf16", "snapshot", {"dtype": "bf16"}),
+        ("snapshot-int8", "snapshot", {"dtype": "int8"}),
+        ("kv-bf16", "kv", {"dtype": "bf16"}),
+        ("kv-fp8", "kv", {"dtype": "fp8"}),
         ("state-rank-8", "state", {"rank": 8}),
         ("state-rank-4", "state", {"rank": 4}),
         ("state-rank-2", "state", {"rank": 2}),
@@ -68,15 +78,21 @@ def test_full_compresses_nothing() -> None:
     [
         ("state", {"dtype": "int8"}, "needs scales: per-channel"),
         ("state", {"scales": "per-channel"}, "needs dtype: int8 or int4"),
-        ("state", {"dtype": "int8", "scales": "per-channel", "rank": 4}, "exclude each other"),
+        ("state", {"dtype": "int8", "rank": 4}, "needs scales: per-channel"),
+        ("state", {"dtype": "bf16", "rank": 4, "scales": "per-channel"}, "needs dtype: int8 or int4"),
         ("state", {"rank": 0}, "greater than or equal to 1"),
         ("state", {"rank": 4, "codec_every": 100}, "multiple of 64"),
         ("state", {"rank": 4, "codec_every": 0}, "greater than or equal to 64"),
         ("state", {"codec_every": 64}, "without a codec"),
-        ("state", {"error_feedback": True}, "without a codec"),
+        ("state", FEEDBACK, r"error_feedback needs dtype: int8 or int4 \(found fp32\)"),
+        ("state", {"dtype": "bf16", **FEEDBACK}, r"error_feedback needs dtype: int8 or int4 \(found bf16\)"),
+        ("state", {"rank": 4, **FEEDBACK}, "error_feedback needs dtype: int8 or int4"),
+        ("state", {"dtype": "int4", "scales": "per-channel", "rank": 4, **FEEDBACK}, "exclude each other"),
         ("state", {"dtype": "int3"}, "'fp32', 'bf16', 'int8' or 'int4'"),
         ("state", {"dytpe": "int8"}, "unknown field; did you mean dtype"),
-        ("snapshot", {"dtype": "fp64"}, "'fp32', 'bf16' or 'int8'"),
+        ("snapshot", {"dtype": "fp64"}, "'fp32', 'bf16', 'int8' or 'int4'"),
+        ("snapshot", {"scales": "per-channel"}, "unknown field"),
+        ("kv", {"dtype": "fp64"}, "'fp8', 'int8' or 'int4'"),
         ("kv", {"keep": 0}, "greater than 0"),
         ("kv", {"keep": 1.5}, "less than or equal to 1"),
         ("kv", {"keep": float("nan")}, "finite"),
@@ -97,11 +113,22 @@ def test_impossible_profile_is_refused(
         parse(Profile, body, "profile")
 
 
-def test_bf16_state_may_have_a_rank(body: dict[str, Any]) -> None:
-    """Rank and a float dtype go together; rank and integers do not."""
-    body["state"] |= {"dtype": "bf16", "rank": 4}
+@pytest.mark.parametrize("settings", [{"dtype": "bf16"}, {"dtype": "int8", "scales": "per-channel"}], ids=str)
+def test_factors_of_a_rank_may_have_a_dtype(body: dict[str, Any], settings: dict[str, object]) -> None:
+    """A rank goes together with every dtype that its factors may have."""
+    body["state"] |= {"rank": 4, **settings}
 
     assert parse(Profile, body, "profile").state.rank == 4
+
+
+def test_snapshots_need_a_store(body: dict[str, Any]) -> None:
+    """A dtype of stored states is refused where nothing is stored, and taken as soon as something is."""
+    body["snapshot"]["dtype"] = "int4"
+    assert parse(Profile, body, "profile").snapshot.dtype == "int4"
+
+    body["cache"]["prefix"] = False
+    with pytest.raises(InvalidDocumentError, match=r"snapshot\.dtype: int4 with cache\.prefix: false"):
+        parse(Profile, body, "profile")
 
 
 def test_unknown_profile_offers_the_nearest() -> None:
