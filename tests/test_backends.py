@@ -112,14 +112,14 @@ def test_what_does_not_fit_is_refused_before_the_first_token(tiny_models: dict[s
         backend = open_backend(name, folder, FULL, "full", max_tokens=300)
         with pytest.raises(DoesNotFitError, match="at most 300 fit"):
             backend.answer(group(backend, ends=(64, 290)))
-        assert backend.counters() == {}
+        assert not any(count for name, count in backend.counters().items() if not name.endswith(".free"))
 
 
 def test_unknown_arms_are_refused(backends: tuple[Backend, Backend]) -> None:
     """An arm that a backend cannot do is refused, and never quietly another one."""
     for backend in backends:
-        with pytest.raises(UnsupportedError, match="arm 'warm'"):
-            backend.engine_id(1024, ["default", "warm"])
+        with pytest.raises(UnsupportedError, match="arm 'load'"):
+            backend.engine_id(1024, ["default", "load"])
 
 
 def effective(asked: Mapping[str, Mapping[str, object]]) -> dict[str, Mapping[str, object]]:
@@ -159,15 +159,15 @@ def test_profiles_are_effective_as_asked(profile: str, tiny_models: dict[str, Pa
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        (changed("state", error_feedback=True, dtype="int8", scales="per-channel"), r"state\.error_feedback"),
+        (changed("state", error_feedback=True), r"state\.error_feedback: expected state\.dtype int8 or int4"),
         (changed("state", dtype="int8"), r"state\.scales is None"),
         (changed("state", dtype="fp8"), r"state\.dtype is 'fp8', expected fp32 or bf16 or int8 or int4"),
         (changed("state", rank=16), r"state\.rank 16"),
         (changed("state", rank=2.0), r"state\.rank is 2\.0"),
-        (changed("snapshot", dtype="int8"), r"snapshot\.dtype"),
-        (changed("kv", dtype="fp8"), r"kv\.dtype is 'fp8'"),
+        (changed("snapshot", dtype="int3"), r"snapshot\.dtype is 'int3'"),
+        (changed("kv", dtype="int4"), r"kv\.dtype is 'int4'"),
         (changed("kv", keep=True), r"kv\.keep is True"),
-        (changed("cache", snapshot_interval=64), r"cache\.snapshot_interval"),
+        (changed("cache", snapshot_interval=0), r"cache\.snapshot_interval"),
         (changed("cache", eviction="lru"), r"cache\.eviction"),
         (changed("cache", page=0), r"cache\.page"),
         (changed("kv", keeep=0.5), r"unknown setting kv\.keeep; did you mean keep"),

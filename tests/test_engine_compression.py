@@ -141,7 +141,7 @@ def test_int8_cache_is_int8_and_read_the_same_by_every_path(checkpoint: Checkpoi
     """Stored codes are int8; one piece, chunks and decode steps read the same rounded latents."""
     compression = Compression(kv_dtype="int8")
     llm, cut = engine(checkpoint, compression), engine(checkpoint, compression, chunk=64)
-    assert llm.pages.store.dtype == torch.int8
+    assert llm.pages.columns[0].dtype == torch.int8
     expected = llm.score(words(300))
     torch.testing.assert_close(cut.score(words(300)), expected, atol=1e-4, rtol=0)
     session = llm.prefill(words(300)[:-1])

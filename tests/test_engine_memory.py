@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from evalgate.engine.compression import Compression, KvDtype
 from evalgate.engine.config import ModelConfig, read_config
 from evalgate.engine.page_pool import PagePool
 from evalgate.engine.state_pool import StatePool
@@ -24,9 +25,10 @@ def state_pool(config: ModelConfig, slots: int = 3) -> StatePool:
     return StatePool(config, slots, state_dtype=torch.float32, conv_dtype=torch.float32, poison=True)
 
 
-def page_pool(config: ModelConfig, pages: int = 6, *, page: int = 4, quantised: bool = False) -> PagePool:
+def page_pool(config: ModelConfig, pages: int = 6, *, page: int = 4, kv_dtype: KvDtype = "auto") -> PagePool:
     """A poisoned pool of small pages."""
-    return PagePool(config, pages, page=page, dtype=torch.float32, quantised=quantised, poison=True)
+    codec = Compression(kv_dtype=kv_dtype).latent_codec(config, torch.float32)
+    return PagePool(config.mla_layers, pages, page=page, codec=codec, poison=True)
 
 
 def test_slot_zero_is_never_handed_out_and_slots_run_out(config: ModelConfig) -> None:
@@ -89,10 +91,10 @@ def test_page_zero_is_never_handed_out_and_pages_run_out(config: ModelConfig) ->
     assert pool.free == 2
 
 
-@pytest.mark.parametrize("quantised", [False, True])
-def test_shared_page_lives_until_its_last_holder_lets_go(config: ModelConfig, quantised: bool) -> None:
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_shared_page_lives_until_its_last_holder_lets_go(config: ModelConfig, kv_dtype: KvDtype) -> None:
     """References are counted; the page is poisoned and free only after the last release, and no release is double."""
-    pool = page_pool(config, quantised=quantised)
+    pool = page_pool(config, kv_dtype=kv_dtype)
     pages = pool.allocate(2)
     rows = pool.locate(pages, 0, 8)
     pool.write(0, rows, torch.randn(8, config.latent_row))
@@ -108,16 +110,16 @@ def test_shared_page_lives_until_its_last_holder_lets_go(config: ModelConfig, qu
         pool.retain(pages)
 
 
-@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 @pytest.mark.parametrize("table", [[1, 2, 3], [5, 2, 4]], ids=["run", "scattered"])
-def test_rows_come_back_from_any_pages(config: ModelConfig, table: list[int], quantised: bool) -> None:
+def test_rows_come_back_from_any_pages(config: ModelConfig, table: list[int], kv_dtype: KvDtype) -> None:
     """Latents written across pages, in a row or scattered, are read back by position, whole or in part."""
     torch.manual_seed(0)
-    pool = page_pool(config, quantised=quantised)
+    pool = page_pool(config, kv_dtype=kv_dtype)
     pool.allocate(6)
     latents = torch.randn(10, config.latent_row)
     pool.write(0, pool.locate(table, 0, 10), latents)
-    expected = pool.as_stored(latents)
+    expected = pool.codec.as_stored(latents)
     for first, count in ((0, 10), (3, 1), (3, 6), (4, 4), (9, 1), (2, 0)):
         assert torch.equal(pool.read(0, pool.locate(table, first, count)), expected[first : first + count])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -36,10 +37,22 @@ def words(count: int, seed: int = 0) -> list[int]:
     return torch.randint(5, 300, (count,), generator=generator).tolist()
 
 
+class Answer(NamedTuple):
+    """What a session went on to say."""
+
+    tokens: list[int]
+    finish: str
+
+
+def answers(llm: LLM, sessions: list[Session], max_tokens: int, stop_ids: frozenset[int] = frozenset()) -> list[Answer]:
+    """Greedy continuations."""
+    return [Answer(r.tokens, r.finish) for r in llm.generate(sessions, max_tokens, stop_ids)]
+
+
 def snapshot(llm: LLM, session: Session) -> list[torch.Tensor]:
     """Everything that a session is made of, copied."""
     rows = llm.pages.locate(session.pages, 0, session.cached)
-    parts = [llm.states.recurrent[:, session.slot], llm.states.conv[:, session.slot], llm.pages.store[:, rows]]
+    parts = [*llm.states.parts(session.slot), *(column[:, rows] for column in llm.pages.columns)]
     return [part.clone() for part in parts]
 
 
@@ -48,17 +61,17 @@ def test_forks_do_not_touch_their_parent_or_each_other(llm: LLM, at: int) -> Non
     """Whatever forks take in and generate, parent and sibling keep their state, their pages and their answers."""
     parent = llm.prefill(words(at))
     before = snapshot(llm, parent)
-    alone = llm.generate(llm.fork(parent, [words(30, seed=1)]), 8)[0]
+    alone = answers(llm, llm.fork(parent, [words(30, seed=1)]), 8)[0]
     first, second = llm.fork(parent, [words(30, seed=1), words(41, seed=2)])
     kept = snapshot(llm, second)
-    assert llm.generate([first], 8)[0] == alone
+    assert answers(llm, [first], 8)[0] == alone
     for now, then in zip(snapshot(llm, second), kept, strict=True):
         assert torch.equal(now, then)
-    llm.generate([second], 8)
+    answers(llm, [second], 8)
     for now, then in zip(snapshot(llm, parent), before, strict=True):
         assert torch.equal(now, then)
     llm.release(first, second)
-    assert llm.generate(llm.fork(parent, [words(30, seed=1)]), 8)[0] == alone
+    assert answers(llm, llm.fork(parent, [words(30, seed=1)]), 8)[0] == alone
 
 
 def test_partly_filled_page_is_copied_and_full_ones_are_shared(llm: LLM) -> None:
@@ -77,11 +90,11 @@ def test_partly_filled_page_is_copied_and_full_ones_are_shared(llm: LLM) -> None
 def test_parent_may_be_released_before_its_forks(llm: LLM) -> None:
     """Shared pages live as long as anyone holds them."""
     parent = llm.prefill(words(200))
-    expected = llm.generate(llm.fork(parent, [words(9, seed=1)]), 6)[0]
+    expected = answers(llm, llm.fork(parent, [words(9, seed=1)]), 6)[0]
     (fork,) = llm.fork(parent, [words(9, seed=1)])
     llm.release(parent)
     other = llm.prefill(words(300, seed=3))
-    assert llm.generate([fork], 6)[0] == expected
+    assert answers(llm, [fork], 6)[0] == expected
     llm.release(other)
 
 
@@ -102,22 +115,22 @@ def test_tails_of_unequal_length_are_as_if_alone(llm: LLM) -> None:
     tails = [words(n, seed=n) for n in (64, 1, 130, 65, 63)]
     forks = llm.fork(parent, tails)
     together = llm.logits(forks)
-    answers = llm.generate(forks, 5)
+    said = answers(llm, forks, 5)
     llm.release(*forks)
     for row, tail in enumerate(tails):
         (fork,) = llm.fork(parent, [tail])
         torch.testing.assert_close(llm.logits([fork])[0], together[row], atol=NEAR, rtol=NEAR)
-        assert llm.generate([fork], 5)[0] == answers[row]
+        assert answers(llm, [fork], 5)[0] == said[row]
         llm.release(fork)
 
 
 def test_generation_of_unlike_sessions_is_as_if_alone(llm: LLM, checkpoint: Checkpoint) -> None:
     """Sessions of unequal length that share nothing decode in one batch as they do alone."""
     prompts = [words(n, seed=n) for n in (1, 64, 70, 700)]
-    together = llm.generate([llm.prefill(prompt) for prompt in prompts], 10)
+    together = answers(llm, [llm.prefill(prompt) for prompt in prompts], 10)
     for prompt, expected in zip(prompts, together, strict=True):
         fresh = LLM(checkpoint, max_tokens=2000, max_sessions=1, poison=True)
-        assert fresh.generate([fresh.prefill(prompt)], 10)[0] == expected
+        assert answers(fresh, [fresh.prefill(prompt)], 10)[0] == expected
 
 
 def test_rows_stop_one_by_one(llm: LLM) -> None:
@@ -125,12 +138,12 @@ def test_rows_stop_one_by_one(llm: LLM) -> None:
     parent = llm.prefill(words(90))
     tails = [words(5, seed=s) for s in range(3)]
     forks = llm.fork(parent, tails)
-    free = llm.generate(forks, 12)
+    free = answers(llm, forks, 12)
     llm.release(*forks)
     stop = free[0].tokens[4]
     immediate = free[1].tokens[0]
     forks = llm.fork(parent, tails)
-    stopped = llm.generate(forks, 12, frozenset({stop, immediate}))
+    stopped = answers(llm, forks, 12, frozenset({stop, immediate}))
     for whole, cut in zip(free, stopped, strict=True):
         ends = [i for i, token in enumerate(whole.tokens) if token in {stop, immediate}]
         assert cut.tokens == whole.tokens[: ends[0]] if ends else whole.tokens
@@ -143,13 +156,13 @@ def test_a_row_of_nan_is_an_error_and_only_its_own(llm: LLM) -> None:
     parent = llm.prefill(words(80))
     tails = [words(5, seed=s) for s in range(3)]
     forks = llm.fork(parent, tails)
-    expected = llm.generate(forks, 6)
+    expected = answers(llm, forks, 6)
     llm.release(*forks)
     forks = llm.fork(parent, tails[:1]) + llm.fork(parent, [[]]) + llm.fork(parent, tails[2:])
     llm.states.recurrent[:, forks[1].slot] = torch.nan
     with torch.inference_mode():
         llm.runner.prefill([forks[1]], [tails[1]])
-    found = llm.generate(forks, 6)
+    found = answers(llm, forks, 6)
     assert (found[1].finish, found[1].tokens) == ("error", [])
     assert (found[0], found[2]) == (expected[0], expected[2])
 
@@ -162,10 +175,10 @@ def test_what_does_not_fit_is_refused_before_the_first_token(llm: LLM) -> None:
     assert (llm.states.free, llm.pages.free) == free
     session = llm.prefill(words(1990))
     with pytest.raises(DoesNotFitError, match="at most 2000"):
-        llm.generate([session], 11)
+        answers(llm, [session], 11)
     with pytest.raises(DoesNotFitError, match="at most 2000"):
         llm.fork(session, [words(11)])
-    assert llm.generate([session], 10)[0].finish == "length"
+    assert answers(llm, [session], 10)[0].finish == "length"
 
 
 def test_a_failed_fork_gives_back_what_it_took(llm: LLM) -> None:

@@ -184,7 +184,8 @@ def test_a_run_needs_a_seed(seeds: int) -> None:
         ({"tasks": ["multikey"]}, InvalidDocumentError, "rung"),
         ({"tasks": ["single", "single"]}, InvalidDocumentError, "twice"),
         ({"bands": {"front": [0, 0.5], "back": [0.6, 1]}}, InvalidDocumentError, "tile"),
-        ({"arms": ["warm"]}, UnsupportedError, "warm"),
+        ({"arms": ["load"]}, UnsupportedError, "load"),
+        ({"arms": ["default", "isolated"]}, UnsupportedError, "isolated"),
         ({"lenghts": [1024]}, InvalidDocumentError, "did you mean lengths"),
         ({"decoding": {"max_tokens": 12, "temperature": 0.7}}, InvalidDocumentError, "temperature"),
     ],
@@ -220,6 +221,24 @@ def test_the_plan_bounds_what_a_run_takes(finished: RunFolder) -> None:
     assert 0.75 * plan.tokens < taken <= plan.tokens
     assert plan.trials == len(finished.trials())
     assert plan.saving > 2
+
+
+def test_arms_of_a_suite_are_cells_of_their_own_and_agree(tmp_path: Path) -> None:
+    """The same questions by every way that the engine has: a trial in each arm's cell, the same answers, as planned."""
+    arms = ["default", "cold", "chunked", "warm", "resumed"]
+    bench = prepare(dataclasses.replace(REQUEST, suite=suite_file(tmp_path, arms=arms), seeds=1))
+    folder = run_suite(bench, tmp_path / "run")
+
+    by_arm: dict[str, dict[tuple[Any, ...], str]] = {arm: {} for arm in arms}
+    for trial in folder.trials():
+        by_arm[trial.arm][trial.task, trial.length, trial.band] = trial.answer
+        assert trial.outcome != Outcome.ERROR
+        assert (trial.cached_tokens > 0) == (trial.arm in {"default", "warm"})
+    assert all(answers == by_arm["default"] for answers in by_arm.values())
+    counters, plan = folder.counters(), make_plan(bench)
+    assert counters["prefilled_tokens"] + counters["fork_tokens"] <= plan.tokens
+    assert counters["engine.preemptions.asked"] >= len(by_arm["resumed"])
+    assert folder.manifest().engine.arm_paths["resumed"] == "preempted-twice"
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ class Ask(NamedTuple):
 
     context_end: int
     questions: list[Question]
+    arm: str = "default"
+    """The way to the answer; one of those that the backend says it can do."""
 
 
 class Group(NamedTuple):

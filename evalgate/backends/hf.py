@@ -67,7 +67,7 @@ class HfBackend:
 
     def arms(self) -> dict[str, str]:
         """Arms that this backend can do -> path taken."""
-        return {"default": "cold", "isolated": "cold"}
+        return {"default": "cold", "cold": "cold"}
 
     def engine_id(self, longest: int, arms: Sequence[str]) -> EngineId:
         """Nothing is compressed; bytes are counted on a real cache and scaled to ``longest`` tokens."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from evalgate import __version__
 from evalgate.backends.base import Answer, Ask, Group, Question, check_arms
 from evalgate.backends.models import find_model
+from evalgate.backends.paths import cold, odd_cuts, resumed, warm
 from evalgate.backends.settings import Sections, parse_settings
 from evalgate.backends.tokenizer import ModelTokenizer
 from evalgate.engine.llm import DTYPES, GRID, LLM, DtypeName
 from evalgate.engine.loader import load_checkpoint
-from evalgate.engine.session import Generation, Session
+from evalgate.engine.request import Request, Result
+from evalgate.engine.session import Session
 from evalgate.engine.visibility import ContextSpan
 from evalgate.errors import UnsupportedError
 from evalgate.records import EngineId, ModelId
 
+WAYS = {"warm": warm, "resumed": resumed}
+"""How arms ask whole prompts; the others do so from nothing."""
 SESSIONS = 16
 """Sessions that live at once: the haystack, and the questions that are answered together."""
 
@@ -47,6 +51,8 @@ class NativeBackend:
             max_sessions=SESSIONS,
             page=self._settings.page,
             prefill_chunk=self._settings.prefill_chunk,
+            prefix=self._settings.prefix,
+            snapshot_interval=self._settings.snapshot_interval,
         )
         self._identity = ModelId(
             name=model,
@@ -70,32 +76,33 @@ class NativeBackend:
     def arms(self) -> dict[str, str]:
         """Arms that this backend can do -> path taken."""
         path = "fork" if self._settings.prefix else "cold"
-        return {"default": path, "isolated": path}
+        ways = {
+            "default": path,
+            "cold": "cold",
+            "chunked": "odd-chunks",
+            "resumed": "preempted-twice",
+        }
+        return ways | ({"warm": "stored-prefix"} if self._settings.prefix else {})
 
     def engine_id(self, longest: int, arms: Sequence[str]) -> EngineId:
         """Settings as read back from the live engine; bytes counted on a session of ``longest`` tokens."""
         paths = check_arms(arms, self.arms())
         measured = self._llm.measure(longest)
-        effective: dict[str, object] = dict(self._llm.effective_config())
-        effective["cache"] = {
-            **self._llm.effective_config()["cache"],
-            "prefix": self._settings.prefix,
-            # No state is stored for later requests, so these two govern nothing; other values are refused.
-            "snapshot_interval": 8192,
-            "eviction": "priority-lru-cost",
-        }
         return EngineId(
             backend="native",
             version=__version__,
             dtype=self._dtype,
             arm_paths=paths,
-            effective_profile=effective,
+            effective_profile=dict(self._llm.effective_config()),
             bytes_per_session={**measured._asdict(), "total": measured.total},
         )
 
     def counters(self) -> dict[str, int]:
-        """Tokens prefilled for haystacks and for forks, decoded, taken over by forks; forks and errors."""
-        return dict(self._counters)
+        """Tokens prefilled for haystacks and for forks, decoded, taken over by forks; forks and errors.
+
+        What the engine counted itself comes after it, under ``engine.``.
+        """
+        return dict(self._counters) | {f"engine.{name}": count for name, count in self._llm.counters().items()}
 
     def answer(self, group: Group) -> list[Answer]:
         """Answers in the order of the questions; raises DoesNotFitError before the first token."""
@@ -108,26 +115,40 @@ class NativeBackend:
         parent = self._llm.start()
         try:
             for ask in group.asks:
-                self._extend(parent, group.tokens[parent.tokens : _grid(ask.context_end)])
-                if not self._settings.prefix:
-                    answers += self._answer_cold(group, ask)
+                questions, most = ask.questions, SESSIONS - 1
+                batches = [questions[first : first + most] for first in range(0, len(questions), most)]
+                if ask.arm != "default" or not self._settings.prefix:
+                    answers += [answer for batch in batches for answer in self._answer_alone(group, ask, batch)]
                     continue
-                for first in range(0, len(ask.questions), SESSIONS - 1):
-                    answers += self._answer(parent, group, ask, ask.questions[first : first + SESSIONS - 1])
+                self._extend(parent, group.tokens[parent.tokens : _grid(ask.context_end)])
+                answers += [answer for batch in batches for answer in self._answer(parent, group, ask, batch)]
         finally:
             self._llm.release(parent)
         return answers
 
-    def _answer_cold(self, group: Group, ask: Ask) -> Iterator[Answer]:
-        """Every question on a prefill of its own; the same cuts, so the same arithmetic."""
-        for question in ask.questions:
-            parent = self._llm.start()
-            try:
-                self._extend(parent, group.tokens[: _grid(ask.context_end)])
-                for answer in self._answer(parent, group, ask, [question]):
-                    yield answer._replace(cached_tokens=0)
-            finally:
-                self._llm.release(parent)
+    def _answer_alone(self, group: Group, ask: Ask, batch: Sequence[Question]) -> list[Answer]:
+        """Questions as whole prompts, by the way that the arm names."""
+        started = time.perf_counter()
+        context = ContextSpan(group.context_start, ask.context_end)
+        requests = [
+            Request(
+                tokens=group.tokens[: ask.context_end] + question.tail,
+                max_tokens=group.max_tokens,
+                stop_ids=group.stop_ids,
+                context=context,
+                reuse=False,
+                cuts=odd_cuts(ask.context_end, question.expected_prompt_tokens) if ask.arm == "chunked" else (),
+            )
+            for question in batch
+        ]
+        results = WAYS.get(ask.arm, cold)(self._llm, requests)
+        took = time.perf_counter() - started
+        self._counters["prefilled_tokens"] += sum(result.prompt_tokens - result.cached_tokens for result in results)
+        self._counters["decoded_tokens"] += sum(len(result.tokens) for result in results)
+        return [
+            self._tell(question, result, ask, result.cached_tokens, took, batch[0].trial_id)
+            for question, result in zip(batch, results, strict=True)
+        ]
 
     def _extend(self, parent: Session, tokens: Sequence[int]) -> None:
         self._llm.extend(parent, tokens)
@@ -154,12 +175,11 @@ class NativeBackend:
         ]
 
     def _tell(
-        self, question: Question, generation: Generation, ask: Ask, cached: int, took: float, batch_id: str
+        self, question: Question, generation: Result, ask: Ask, cached: int, took: float, batch_id: str
     ) -> Answer:
         prompt = ask.context_end + len(question.tail)
-        error = None
-        if generation.finish == "error":
-            error = "the logits are not finite"
+        error = None if generation.finish in {"stop", "length"} else "the logits are not finite"
+        error = error or _unproven(ask.arm, generation)
         if prompt != question.expected_prompt_tokens:
             error = f"the prompt has {prompt} tokens, expected {question.expected_prompt_tokens}"
         self._counters["errors"] += error is not None
@@ -167,13 +187,22 @@ class NativeBackend:
             trial_id=question.trial_id,
             token_ids=generation.tokens,
             text=self.tokenizer.decode(generation.tokens),
-            finish_reason=generation.finish if error is None else "error",
+            finish_reason="error" if error else "stop" if generation.finish == "stop" else "length",
             prompt_tokens=prompt,
             cached_tokens=cached,
             latency_s=took,
             batch_id=batch_id,
             error=error,
         )
+
+
+def _unproven(arm: str, result: Result) -> str | None:
+    """What is wrong when an arm did not go the way that it is there to test; such an answer counts for nothing."""
+    if arm == "warm" and not result.cached_tokens:
+        return "no stored prefix was found for it"
+    if arm == "resumed" and not result.preemptions:
+        return "it was done before it could be preempted"
+    return None
 
 
 def _grid(tokens: int) -> int:

@@ -34,7 +34,9 @@ class Settings:
 
     compression: Compression
     prefix: bool
-    """Whether questions about one context fork from a shared prefix."""
+    """Whether questions about one context fork from a shared prefix, and requests start from stored ones."""
+    snapshot_interval: int
+    """Least distance in tokens between two stored prefixes of one path."""
     page: int
     prefill_chunk: int
 
@@ -51,8 +53,9 @@ def parse_settings(sections: Sections, profile: str, dtype: str) -> Settings:
     if (scales == "per-channel") != (state_dtype in {"int8", "int4"}):
         read.refuse("state", "scales", "per-channel with int8 or int4, null with anything else")
     kv_dtype = read.among("kv", "dtype", get_args(KvDtype))
-    # Nothing is stored for later requests yet, so what would govern that must not pretend to.
-    read.only("cache", "snapshot_interval")
+    interval = read("cache", "snapshot_interval", int, 8192)
+    if interval < 1:
+        read.refuse("cache", "snapshot_interval", "at least 1")
     read.only("cache", "eviction")
     page = read("cache", "page", int, 64)
     if page < 1:
@@ -69,6 +72,7 @@ def parse_settings(sections: Sections, profile: str, dtype: str) -> Settings:
             kv_window=read("kv", "window", int, None),
         ),
         prefix=read("cache", "prefix", bool, True),
+        snapshot_interval=interval,
         page=page,
         prefill_chunk=read("cache", "prefill_chunk", int, 1024),
     )

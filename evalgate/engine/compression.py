@@ -61,17 +61,6 @@ class Compression:
         if self.kv_window is not None and (self.kv_window < 1 or self.kv_keep != 1.0):
             raise UnsupportedError(f"kv.window {self.kv_window}: expected at least 1, and not together with kv.keep")
 
-    def _refuse_missing(self) -> None:
-        """The pools have no place for these yet."""
-        if self.error_feedback:
-            raise UnsupportedError("state.error_feedback is true: the native engine has no place to keep errors yet")
-        if self.snapshot_dtype != "fp32":
-            raise UnsupportedError(f"snapshot.dtype is {self.snapshot_dtype!r}: the native engine stores only fp32 yet")
-        if self.kv_dtype not in {"auto", "int8"}:
-            raise UnsupportedError(
-                f"kv.dtype is {self.kv_dtype!r}: the native engine stores only int8 or its compute dtype yet; use auto"
-            )
-
     @property
     def kv_int8(self) -> bool:
         """Whether latents are stored in int8."""
@@ -98,7 +87,6 @@ class Compression:
                 raise UnsupportedError(f"{name}.dtype int4: states of odd width {width} cannot be packed")
         if self.kv_dtype == "fp8" and not machine_has_fp8():
             raise UnsupportedError("kv.dtype fp8: torch cannot store float8_e4m3fn on this machine; use kv.dtype int8")
-        self._refuse_missing()
 
     @property
     def snapshot_form(self) -> StateForm:

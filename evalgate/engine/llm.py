@@ -1,11 +1,13 @@
-"""The engine's one door: prefill, fork, generate, logprobs, over token ids.
+"""The engine's one door: prefill, fork, generate, requests, logprobs, over token ids.
 
-``llm -> runner -> model -> kernels``.  It knows sessions and settings, never text.
+``llm -> scheduler -> runner -> model -> kernels``.  It knows sessions, requests and settings, never text.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,14 +15,22 @@ import torch
 from torch import Tensor
 
 from evalgate.engine.budget import Budget, plan_pools
-from evalgate.engine.compression import Compression
+from evalgate.engine.compression import Compression, StateCodec
+from evalgate.engine.counters import Counters
+from evalgate.engine.effective import effective_config
+from evalgate.engine.integrity import check_integrity
+from evalgate.engine.job import Job
 from evalgate.engine.loader import Checkpoint, load_checkpoint
 from evalgate.engine.memory import SessionMemory
 from evalgate.engine.model import HybridModel
 from evalgate.engine.page_pool import PagePool
+from evalgate.engine.prefix_cache import PrefixCache
+from evalgate.engine.request import Request, Result
 from evalgate.engine.runner import Runner
-from evalgate.engine.session import Generation, Session, SessionBytes
-from evalgate.engine.state_pool import StatePool
+from evalgate.engine.scheduler import Scheduler
+from evalgate.engine.session import Session, SessionBytes
+from evalgate.engine.snapshot_pool import SnapshotPool
+from evalgate.engine.state_pool import StatePool, state_shape
 from evalgate.engine.visibility import ContextSpan
 from evalgate.errors import DoesNotFitError, UnsupportedError
 from evalgate.kernels.kda_prefill import CHUNK
@@ -44,14 +54,20 @@ class LLM:
         compression: Compression | None = None,
         max_tokens: int | None = None,
         max_sessions: int = 16,
+        max_snapshots: int = 16,
+        max_pages: int | None = None,
         page: int = 64,
         prefill_chunk: int = 1024,
+        prefix: bool = True,
+        snapshot_interval: int = 8192,
         poison: bool = False,
     ) -> None:
         """Build the model and its pools.
 
         ``max_tokens`` is the most tokens of one session (None: the model's window, or what memory allows);
-        ``max_sessions`` may live at once.  ``poison`` fills freed slots and pages with NaN, for tests.
+        ``max_sessions`` may live at once, ``max_snapshots`` prefixes are stored, both on at most ``max_pages`` pages
+        (None: what memory allows).  ``prefix`` says whether requests use stored prefixes; two on one path are at least
+        ``snapshot_interval`` tokens apart.  ``poison`` fills freed slots and pages with NaN, for tests.
         Raises UnsupportedError (a setting that this model cannot do) or DoesNotFitError (window, memory).
         """
         self.config = checkpoint.config
@@ -65,19 +81,31 @@ class LLM:
         self.budget: Budget = plan_pools(
             self.config, self.compression, self.dtype, state_dtype, page=page, tokens=max_tokens, sessions=max_sessions
         )
+        if max_pages is not None:
+            self.budget = replace(self.budget, pages=max_pages)
+            self._check_pages(page)
         self.states = StatePool(
-            self.config, self.budget.slots, state_dtype=state_dtype, conv_dtype=self.dtype, poison=poison
-        )
-        self.pages = PagePool(
             self.config,
-            self.budget.pages,
-            page=page,
-            dtype=self.dtype,
-            quantised=self.compression.kv_int8,
+            self.budget.slots,
+            state_dtype=state_dtype,
+            conv_dtype=self.dtype,
+            error_specs=StateCodec(self.compression).error_specs(state_shape(self.config)),
             poison=poison,
         )
-        self.memory = SessionMemory(self.states, self.pages, self.compression)
+        self.pages = PagePool(
+            self.config.mla_layers,
+            self.budget.pages,
+            page=page,
+            codec=self.compression.latent_codec(self.config, self.dtype),
+            poison=poison,
+        )
+        self._counters = Counters()
+        snapshots = SnapshotPool(self.states, max_snapshots, self.compression.snapshot_form, poison=poison)
+        self.prefixes = PrefixCache(self.pages, snapshots, self._counters, interval=snapshot_interval)
+        self.memory = SessionMemory(self.states, self.pages, self.prefixes, self.compression, self._counters)
         self.runner = Runner(self.model, self.memory, prefill_chunk)
+        self.scheduler = Scheduler(self.runner, self.memory, self._counters, prefix=prefix)
+        self._ids = itertools.count(1)
 
     @classmethod
     def open(
@@ -150,46 +178,109 @@ class LLM:
             raise
         return forks
 
-    @torch.inference_mode()
     def generate(
         self, sessions: Sequence[Session], max_tokens: int, stop_ids: frozenset[int] = frozenset()
-    ) -> list[Generation]:
+    ) -> list[Result]:
         """Greedy continuation of every session, in one batch; a row that stops leaves it.
 
         A row whose logits are not finite ends with finish ``error``.  Each session must have taken a token in.
         """
         self.check_fits(max(session.tokens for session in sessions) + max_tokens)
-        shared = self.runner.common_rows(sessions)
-        produced: list[list[int]] = [[] for _ in sessions]
-        finish: list[Literal["stop", "length", "error"]] = ["length"] * len(sessions)
-        live = list(range(len(sessions)))
-        for step in range(max_tokens):
-            if step:
-                self.runner.decode([sessions[row] for row in live], [produced[row][-1] for row in live], shared)
-            logits = self.logits([sessions[row] for row in live])
-            sound = logits.isfinite().all(dim=-1).tolist()
-            still = []
-            for row, token, ok in zip(live, logits.argmax(dim=-1).tolist(), sound, strict=True):
-                if not ok:
-                    finish[row] = "error"
-                elif token in stop_ids:
-                    finish[row] = "stop"
-                else:
-                    produced[row].append(token)
-                    still.append(row)
-            live = still
-            if not live:
-                break
-        return [Generation(tokens, how) for tokens, how in zip(produced, finish, strict=True)]
+        request = Request(tokens=(), max_tokens=max_tokens, stop_ids=stop_ids)
+        jobs = [Job(id=next(self._ids), request=request, session=s, adopted=True, ready=True) for s in sessions]
+        return self._finish(jobs)
+
+    def submit(self, request: Request) -> int:
+        """Take a request on; returns its number.
+
+        Raises UnsupportedError (no tokens, or an id outside the vocabulary) or DoesNotFitError (longer than a session
+        may be, or than the pages that sessions and pins leave), before the first token.
+        """
+        job = self._job(request)
+        self.scheduler.add(job)
+        return job.id
 
     @torch.inference_mode()
+    def step(self) -> list[Result]:
+        """Go on by one prefill pass and one decode pass; returns the requests that are done."""
+        return self.scheduler.step()
+
+    def run(self, requests: Sequence[Request]) -> list[Result]:
+        """Results in the order of the requests, which are worked on together."""
+        return self._finish([self._job(request) for request in requests])
+
+    def cancel(self, number: int) -> bool:
+        """End a request where it stands; the next step returns it.  False when it is not there."""
+        return self.scheduler.cancel(number)
+
+    def preempt(self, number: int) -> bool:
+        """Take a running request's memory away; it goes on by itself.  False when it is not running."""
+        return self.scheduler.preempt(number)
+
+    def produced(self, number: int) -> int:
+        """Tokens that a request on its way has produced so far."""
+        return self.scheduler.produced(number)
+
+    def unpin(self, request: Request) -> None:
+        """Take back the pin of an earlier ``request``; its prefix may be let go from now on."""
+        keep = Job(id=0, request=request).keep_point(self.prefixes.grid)
+        self.prefixes.unpin(request.tokens[:keep])
+
+    @torch.inference_mode()
+    def _finish(self, jobs: list[Job]) -> list[Result]:
+        for job in jobs:
+            self.scheduler.add(job)
+        results: dict[int, Result] = {}
+        while any(job.id not in results for job in jobs):
+            results |= {result.id: result for result in self.scheduler.step()}
+        return [results[job.id] for job in jobs]
+
+    def _job(self, request: Request) -> Job:
+        job = Job(id=next(self._ids), request=request)
+        if not job.prompt:
+            raise UnsupportedError("a request without tokens was found; expected at least one token to answer from")
+        outside = next((token for token in request.tokens if not 0 <= token < self.config.vocab), None)
+        if outside is not None:
+            raise UnsupportedError(
+                f"token id {outside} was found; expected 0 to {self.config.vocab - 1}, the vocabulary of this model"
+            )
+        self.check_fits(job.prompt + request.max_tokens)
+        return job
+
+    def _check_pages(self, page: int) -> None:
+        # A hole is cut by copying what stays, so both copies are there for a moment.
+        copies = 1 if self.compression.kv_keep == 1.0 else 2
+        wanted = -(-self.budget.tokens // page) * copies
+        if wanted > self.budget.pages:
+            raise DoesNotFitError(
+                f"a session of {self.budget.tokens} tokens needs {wanted} pages of {page} tokens, the engine was given "
+                f"{self.budget.pages}; allow more pages or fewer tokens"
+            )
+
     def logits(self, sessions: Sequence[Session]) -> Tensor:
         """``[B, vocab]`` after the last token of each session, in at least float32."""
-        last = []
-        for session in sessions:
-            assert session.last is not None, f"session {session.id} has no tokens yet"
-            last.append(session.last)
-        return self.model.logits(torch.stack(last))
+        with torch.inference_mode():
+            return self.runner.logits(sessions)
+
+    def counters(self) -> dict[str, int]:
+        """What was counted so far (see ``counters.NAMES``), and how full the pools are now."""
+        slots, pages = self.states, self.pages
+        snapshots = self.prefixes.snapshots
+        unused = sum(len(s.pages) * pages.page - s.cached for s in self.memory.sessions.values())
+        return self._counters.as_dict() | {
+            "slots.used": slots.size - slots.free,
+            "slots.free": slots.free,
+            "snapshots.used": snapshots.size - snapshots.free,
+            "snapshots.free": snapshots.free,
+            "pages.used": pages.size - pages.free,
+            "pages.free": pages.free,
+            # Rows of pages that are held and will not be filled by anyone else.
+            "pages.rows_unused": unused,
+        }
+
+    def check_integrity(self) -> None:
+        """Assert that the memory adds up; may be called between any two calls."""
+        check_integrity(self.memory)
 
     @torch.inference_mode()
     def score(self, tokens: Sequence[int]) -> Tensor:
@@ -249,26 +340,8 @@ class LLM:
             self.release(parent, *forks)
 
     def effective_config(self) -> dict[str, dict[str, object]]:
-        """Settings as the live objects have them, in the sections of a profile (without those of a prefix cache)."""
-        codec, pages = self.memory.codec, self.pages
-        names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int8: "int8"}
-        quantised_state = codec.dtype in {"int8", "int4"}
-        return {
-            "state": {
-                "dtype": codec.dtype if not codec.lossless else names[self.states.recurrent.dtype],
-                "scales": "per-channel" if quantised_state else None,
-                "rank": codec.rank,
-                "codec_every": codec.every,
-                "error_feedback": False,
-            },
-            "snapshot": {"dtype": names[self.states.recurrent.dtype]},
-            "kv": {
-                "dtype": names[pages.store.dtype],
-                "keep": self.memory.compression.kv_keep,
-                "window": self.memory.compression.kv_window,
-            },
-            "cache": {"page": pages.page, "prefill_chunk": self.runner.chunk},
-        }
+        """Settings as the live objects have them, in the sections of a profile."""
+        return effective_config(self.memory, self.runner, self.scheduler)
 
 
 def _blocks(rows: Tensor) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Where sessions live: slots of the state pool and pages of the page pool, opened, forked, trimmed and released.
 
-The two pools know nothing of each other; a session ties one slot to one row of pages.
+The two pools know nothing of each other; a session ties one slot to one row of pages, and a stored prefix does so too.
+What a session takes from a stored prefix is a copy of the state and a reference to whole pages.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import itertools
 import torch
 
 from evalgate.engine.compression import Compression, StateCodec
+from evalgate.engine.counters import Counters
 from evalgate.engine.page_pool import PagePool, Rows
+from evalgate.engine.prefix_cache import PrefixCache
+from evalgate.engine.prefix_index import Prefix
 from evalgate.engine.session import Session, SessionBytes
 from evalgate.engine.state_pool import StatePool
 from evalgate.engine.visibility import ContextSpan, Visibility, middle_hole
@@ -18,20 +22,52 @@ from evalgate.errors import DoesNotFitError
 
 
 class SessionMemory:
-    """All live sessions of one engine."""
+    """All live sessions of one engine, and the prefixes kept for later ones."""
 
-    def __init__(self, states: StatePool, pages: PagePool, compression: Compression) -> None:
+    def __init__(
+        self, states: StatePool, pages: PagePool, prefixes: PrefixCache, compression: Compression, counters: Counters
+    ) -> None:
         self.states = states
         self.pages = pages
+        self.prefixes = prefixes
         self.compression = compression
         self.codec = StateCodec(compression)
+        self.sessions: dict[int, Session] = {}
+        self._counters = counters
         self._ids = itertools.count(1)
 
     def open(self) -> Session:
         """A session without tokens."""
         number = next(self._ids)
         visibility = Visibility(window=self.compression.kv_window)
-        return Session(id=number, slot=self.states.allocate(number), visibility=visibility)
+        session = Session(id=number, slot=self.states.allocate(number), visibility=visibility)
+        self.sessions[number] = session
+        return session
+
+    def restore(self, prefix: Prefix) -> Session:
+        """A session that goes on from a stored prefix, which stays as it is."""
+        session = self.open()
+        self.prefixes.snapshots.restore(prefix.slot, prefix.id, prefix.tokens, session.slot)
+        self.pages.retain([page for page in prefix.pages if page])
+        session.pages = list(prefix.pages)
+        session.tokens = session.cached = prefix.tokens
+        session.floor = prefix.floor
+        self._counters.add("copied_bytes", self.states.slot_bytes)
+        return session
+
+    def turn(self, session: Session, context: ContextSpan | None) -> None:
+        """From here on the session is asked: a codec that acts once acts, and ``context`` places hole and window."""
+        self._round_once(session)
+        if context is not None:
+            session.visibility = self._visibility(context)
+
+    def _round_once(self, session: Session) -> None:
+        if not self.codec.lossless and self.codec.every is None:
+            self.round(session)
+
+    def round(self, session: Session) -> None:
+        """Compress a session's state where it stands."""
+        self.codec.round_slots(self.states.recurrent, self.states.errors, slice(session.slot, session.slot + 1))
 
     def fork(self, parent: Session, count: int, context: ContextSpan | None) -> list[Session]:
         """Sessions that go on from where the parent stands, each with a state of its own.
@@ -40,17 +76,17 @@ class SessionMemory:
         places the hole and the end of the window.  A codec that acts once acts here.
         """
         self.check(parent)
-        state = self.states.recurrent[:, parent.slot]
-        once = not self.codec.lossless and self.codec.every is None
-        rounded = self.codec.round_trip(state) if once else None
         forks: list[Session] = []
         try:
             for _ in range(count):
                 fork = self.open()
                 forks.append(fork)
-                self.states.copy(parent.slot, fork.slot)
-                if rounded is not None:
-                    self.states.recurrent[:, fork.slot] = rounded
+                # What a codec does once is the same for all forks.
+                self.states.copy(forks[0].slot if len(forks) > 1 else parent.slot, fork.slot)
+                if len(forks) == 1:
+                    self._round_once(fork)
+                self._counters.add("forks")
+                self._counters.add("copied_bytes", self.states.slot_bytes)
                 fork.tokens, fork.cached, fork.floor, fork.last = (
                     parent.tokens,
                     parent.cached,
@@ -75,7 +111,8 @@ class SessionMemory:
         self.pages.retain([page for page in shared if page])
         fork.pages = list(shared)
         if rest:
-            fork.pages += self.pages.allocate(1)
+            fork.pages += self._take_pages(1)
+            self._counters.add("copied_bytes", self.pages.page_bytes * rest // self.pages.page)
             self.pages.copy_rows(
                 self.pages.locate(parent.pages, full * self.pages.page, rest),
                 self.pages.locate(fork.pages, full * self.pages.page, rest),
@@ -83,9 +120,28 @@ class SessionMemory:
 
     def reserve(self, session: Session, tokens: int) -> Rows:
         """Pages for that many more tokens; returns the rows where their latents go."""
-        wanted = -(-(session.cached + tokens) // self.pages.page)
-        session.pages += self.pages.allocate(max(0, wanted - len(session.pages)))
+        session.pages += self._take_pages(self.pages_wanted(session, tokens))
         return self.pages.locate(session.pages, session.cached, tokens)
+
+    def pages_wanted(self, session: Session, tokens: int) -> int:
+        """Pages that so many more tokens need beyond those that the session has."""
+        return max(0, -(-(session.cached + tokens) // self.pages.page) - len(session.pages))
+
+    def pages_for(self, tokens: int, parent: Session | None) -> bool:
+        """Whether a session of so many tokens can have its pages without any other session losing some."""
+        page = self.pages.page
+        wanted = -(-tokens // page) - (0 if parent is None else parent.cached // page)
+        if wanted <= self.pages.free:
+            return True
+        kept = {page for session in self.sessions.values() for page in session.pages}
+        kept |= {page for prefix in self.prefixes.pinned() for page in prefix.pages}
+        return wanted <= self.pages.size - len(kept - {0})
+
+    def _take_pages(self, count: int) -> list[int]:
+        """Free pages, for which stored prefixes are let go; raises DoesNotFitError when those do not suffice."""
+        if count > self.pages.free:
+            self.prefixes.free_pages(count)
+        return self.pages.allocate(count)
 
     def check(self, session: Session) -> None:
         """Assert that a session is alive and that its state has seen exactly its tokens."""
@@ -123,6 +179,7 @@ class SessionMemory:
         if session.released:
             return
         session.released = True
+        del self.sessions[session.id]
         self.states.release(session.slot, session.id)
         self.pages.release(session.pages)
         session.pages = []
@@ -130,10 +187,11 @@ class SessionMemory:
     def measure(self, session: Session) -> SessionBytes:
         """Bytes of the session's encoded state, of its convolution state, and of the pages that it refers to."""
         self.check(session)
-        encoded = self.codec.encode(self.states.recurrent[:, session.slot])
+        recurrent, conv, *errors = self.states.parts(session.slot)
+        kept = [*self.codec.encode(recurrent).tensors, *errors]
         held = sum(1 for page in session.pages if page)
         return SessionBytes(
-            state=encoded.nbytes,
-            conv=self.states.conv[:, session.slot].nbytes,
+            state=sum(part.nbytes for part in kept),
+            conv=conv.nbytes,
             kv=held * self.pages.page_bytes,
         )

@@ -66,4 +66,4 @@ class MlaLayer:
     def _tiles(self, latents: Tensor, batch: PrefillBatch, pages: PagePool) -> Iterator[KeyTile]:
         for tile in batch.past:
             yield KeyTile(torch.stack([pages.read(self.index, rows) for rows in tile.rows]), tile.visible)
-        yield KeyTile(pages.as_stored(latents), batch.own_visible, causal=batch.own_visible is None)
+        yield KeyTile(pages.codec.as_stored(latents), batch.own_visible, causal=batch.own_visible is None)

@@ -76,12 +76,14 @@ class HybridModel:
 
     def prefill(self, batch: PrefillBatch, states: StatePool, pages: PagePool, codec: StateCodec) -> Tensor:
         """Stretches of tokens; returns ``[B, T, hidden]``, meaningless where a row is padded."""
-        at_grid = codec.at_grid(batch.start, batch.lengths)
         x = self.embedding[batch.tokens]
         for mixer, feed, (before, after) in zip(self.mixers, self.feeds, self.norms, strict=True):
             h = rms_norm(x, before, self.config.rms_eps)
             if isinstance(mixer, KdaLayer):
-                x = x + mixer.prefill(h, batch, states, at_grid)
+                errors = [kept[mixer.index].index_select(0, batch.slots) for kept in states.errors]
+                x = x + mixer.prefill(h, batch, states, codec.at_grid(batch.start, batch.lengths, errors))
+                for kept, new in zip(states.errors, errors, strict=True):
+                    kept[mixer.index].index_copy_(0, batch.slots, new)
             else:
                 x = x + mixer.prefill(h, batch, pages)
             x = x + feed(rms_norm(x, after, self.config.rms_eps))
@@ -98,7 +100,7 @@ class HybridModel:
                 x = x + mixer.decode(h, batch, pages)
             x = x + feed(rms_norm(x, after, self.config.rms_eps))
         if not codec.lossless:
-            states.recurrent[:, batch.slots] = codec.round_trip(states.recurrent[:, batch.slots])
+            codec.round_slots(states.recurrent, states.errors, batch.slots)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:

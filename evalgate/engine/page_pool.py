@@ -1,7 +1,7 @@
 """Paged cache of the full-attention layers: the latents of a page of tokens, for all such layers.
 
 Page 0 is scratch and never handed out.  Forks share full pages by reference and own what they write; a partly filled
-page is copied, never shared.  Latents are stored in the compute dtype, or in int8 with one scale a token and part.
+page is copied, never shared.  A codec says in which tensors a token's latents are stored.
 """
 
 from __future__ import annotations
@@ -11,33 +11,27 @@ import heapq
 import torch
 from torch import Tensor
 
-from evalgate.engine.config import ModelConfig
+from evalgate.engine.state_pool import fill_with_nan
 from evalgate.errors import DoesNotFitError
-from evalgate.kernels.latent_codec import EncodedLatents, decode_latents, encode_latents
+from evalgate.kernels.latent_codec import LatentCodec
 
 Rows = slice | Tensor
 """Token rows of the pool: a run, or int64 row numbers."""
 
 
 class PagePool:
-    """``store`` is ``[layers, pages * page, L + R]``; ``scales`` is ``[layers, pages * page, 2]`` for int8."""
+    """``columns`` are ``[layers, pages * page, width]``, one for each tensor of the codec's rows."""
 
-    def __init__(
-        self, config: ModelConfig, pages: int, *, page: int, dtype: torch.dtype, quantised: bool, poison: bool
-    ) -> None:
+    def __init__(self, layers: int, pages: int, *, page: int, codec: LatentCodec, poison: bool) -> None:
         rows = (pages + 1) * page
-        self.page = page
-        self.latent = config.kv_rank
-        self.dtype = dtype
-        self.quantised = quantised
+        self.page, self.codec = page, codec
         self._poison = poison
         # Not zeroed: untouched pages cost no memory, and no row is read before it is written. Scratch is zeroed.
-        self.store = torch.empty(config.mla_layers, rows, config.latent_row, dtype=torch.int8 if quantised else dtype)
-        self.scales = torch.empty(config.mla_layers, rows if quantised else 0, 2)
+        self.columns = tuple(torch.empty(layers, rows, c.width, dtype=c.dtype) for c in codec.columns)
         if poison:
-            self._fill_with_nan(slice(0, rows))
-        self.store[:, :page] = 0
-        self.scales[:, :page] = 0
+            fill_with_nan(self.columns)
+        for column in self.columns:
+            column[:, :page] = 0
         self._references = [0] * (pages + 1)
         self._free = list(range(1, pages + 1))
 
@@ -49,7 +43,16 @@ class PagePool:
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
-        return self.store[:, : self.page].nbytes + self.scales[:, : self.page].nbytes
+        return sum(column[:, : self.page].nbytes for column in self.columns)
+
+    @property
+    def size(self) -> int:
+        """Pages, free or taken."""
+        return len(self._references) - 1
+
+    def references(self, page: int) -> int:
+        """How many hold a page."""
+        return self._references[page]
 
     def allocate(self, count: int) -> list[int]:
         """Pages with one reference each, lowest numbers first so that runs stay together."""
@@ -78,14 +81,14 @@ class PagePool:
             assert self._references[page] >= 0, f"page {page} is released twice"
             if self._references[page] == 0:
                 if self._poison:
-                    self._fill_with_nan(slice(page * self.page, (page + 1) * self.page))
+                    rows = slice(page * self.page, (page + 1) * self.page)
+                    fill_with_nan([column[:, rows] for column in self.columns])
                 heapq.heappush(self._free, page)
 
     def copy_rows(self, source: Rows, target: Rows) -> None:
         """Copy token rows in all layers."""
-        self.store[:, target] = self.store[:, source]
-        if self.quantised:
-            self.scales[:, target] = self.scales[:, source]
+        for column in self.columns:
+            column[:, target] = column[:, source]
 
     def locate(self, table: list[int], first: int, count: int) -> Rows:
         """Rows [first, first + count) of the session whose pages are ``table``."""
@@ -101,27 +104,10 @@ class PagePool:
         return grid.flatten()[offset : offset + count]
 
     def read(self, layer: int, rows: Rows) -> Tensor:
-        """Latents ``[S, L + R]`` in the compute dtype; a view where rows are a run and nothing is quantised."""
-        stored = self.store[layer][rows]
-        if not self.quantised:
-            return stored
-        return decode_latents(EncodedLatents(stored, self.scales[layer][rows]), self.latent, self.dtype)
-
-    def as_stored(self, latents: Tensor) -> Tensor:
-        """What :meth:`read` would give back for ``[..., L + R]`` latents that were written."""
-        if not self.quantised:
-            return latents
-        return decode_latents(encode_latents(latents, self.latent), self.latent, self.dtype)
+        """Latents ``[S, L + R]`` in the compute dtype; a view where rows are a run and stored in it."""
+        return self.codec.decode(tuple(column[layer][rows] for column in self.columns))
 
     def write(self, layer: int, rows: Rows, latents: Tensor) -> None:
         """Store ``[S, L + R]`` latents."""
-        if not self.quantised:
-            self.store[layer][rows] = latents
-            return
-        encoded = encode_latents(latents, self.latent)
-        self.store[layer][rows] = encoded.codes
-        self.scales[layer][rows] = encoded.scales
-
-    def _fill_with_nan(self, rows: slice) -> None:
-        # Codes cannot say NaN; their scales can.
-        (self.scales if self.quantised else self.store)[:, rows] = torch.nan
+        for column, values in zip(self.columns, self.codec.encode(latents), strict=True):
+            column[layer][rows] = values

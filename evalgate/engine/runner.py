@@ -43,35 +43,39 @@ class Runner:
         64-grid first goes up to it.
         """
         start = sessions[0].tokens
+        longest, done = max(map(len, stretches)), 0
+        while done < longest:
+            end = self.pass_end(start + done) - start
+            live = [row for row, stretch in enumerate(stretches) if len(stretch) > done]
+            rows = [stretches[row][done:end] for row in live]
+            yield dict(zip(live, self.prefill_pass([sessions[row] for row in live], rows), strict=True))
+            done = end
+
+    def pass_end(self, position: int) -> int:
+        """Where a pass that starts at ``position`` ends at the latest."""
+        step = self.chunk if position % CHUNK == 0 else CHUNK
+        return (position // step + 1) * step
+
+    def prefill_pass(self, sessions: Sequence[Session], rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """One pass over stretches that start at the same position; hidden states ``[tokens, hidden]`` of each row."""
+        start = sessions[0].tokens
         for session in sessions:
             self.memory.check(session)
             assert session.tokens == start, f"sessions at {start} and {session.tokens} tokens cannot share a pass"
-        longest, done = max(map(len, stretches)), 0
-        while done < longest:
-            step = self.chunk if (start + done) % CHUNK == 0 else CHUNK
-            end = ((start + done) // step + 1) * step - start
-            live = [row for row, stretch in enumerate(stretches) if len(stretch) > done]
-            rows = [stretches[row][done:end] for row in live]
-            hidden = self._pass([sessions[row] for row in live], rows)
-            outputs = {row: out[: len(tokens)] for row, out, tokens in zip(live, hidden, rows, strict=True)}
-            for row, output in outputs.items():
-                # A copy: a view would keep the whole pass in memory.
-                sessions[row].last = output[-1].clone()
-            yield outputs
-            done = end
-
-    def _pass(self, sessions: list[Session], rows: list[Sequence[int]]) -> Tensor:
         states, pages, codec = self.memory.states, self.memory.pages, self.memory.codec
         hidden = self.model.prefill(self._layout(sessions, rows), states, pages, codec)
-        for session, tokens in zip(sessions, rows, strict=True):
+        outputs = [out[: len(tokens)] for out, tokens in zip(hidden, rows, strict=True)]
+        for session, tokens, output in zip(sessions, rows, outputs, strict=True):
             off_grid = session.tokens % CHUNK
             self.memory.advance(session, len(tokens))
+            # A copy: a view would keep the whole pass in memory.
+            session.last = output[-1].clone()
             if off_grid and codec.every is not None and session.tokens % codec.every == 0:
                 # The kernel sees whole chunks only; this stretch has just completed one that began before it.
-                states.recurrent[:, session.slot] = codec.round_trip(states.recurrent[:, session.slot])
-        return hidden
+                self.memory.round(session)
+        return outputs
 
-    def _layout(self, sessions: list[Session], rows: list[Sequence[int]]) -> PrefillBatch:
+    def _layout(self, sessions: Sequence[Session], rows: Sequence[Sequence[int]]) -> PrefillBatch:
         lengths = [len(tokens) for tokens in rows]
         longest = max(lengths)
         tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.int64)
@@ -92,7 +96,7 @@ class Runner:
             own_visible=first.visibility.mask(queries, queries),
         )
 
-    def _past(self, sessions: list[Session], length: int) -> list[PastTile]:
+    def _past(self, sessions: Sequence[Session], length: int) -> list[PastTile]:
         first = sessions[0]
         for session in sessions:
             assert (session.cached, session.visibility) == (first.cached, first.visibility), "unlike rows share a pass"
@@ -130,6 +134,14 @@ class Runner:
         for session, last in zip(sessions, hidden, strict=True):
             self.memory.advance(session, 1)
             session.last = last
+
+    def logits(self, sessions: Sequence[Session]) -> Tensor:
+        """``[B, vocab]`` after the last token of each session, in at least float32."""
+        last = []
+        for session in sessions:
+            assert session.last is not None, f"session {session.id} has no tokens yet"
+            last.append(session.last)
+        return self.model.logits(torch.stack(last))
 
     def common_rows(self, sessions: Sequence[Session]) -> int:
         """Cached rows that all sessions share page by page, and see from the same floor on."""

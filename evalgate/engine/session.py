@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from evalgate.engine.visibility import Visibility
-
-Finish = Literal["stop", "length", "error"]
 
 
 @dataclass(slots=True)
@@ -31,13 +29,6 @@ class Session:
     last: Tensor | None = None
     """``[hidden]``: what the last layer made of the last token; None before the first."""
     released: bool = False
-
-
-class Generation(NamedTuple):
-    """Greedy continuation of one session; ``tokens`` leaves out the stop token."""
-
-    tokens: list[int]
-    finish: Finish
 
 
 class SessionBytes(NamedTuple):

@@ -6,12 +6,15 @@ carries a tag (owner, tokens) that is checked before each use, so that a stale s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from evalgate.engine.config import ModelConfig
 from evalgate.errors import DoesNotFitError
+from evalgate.kernels.state_codec import TensorSpec
 
 FREE = -1
 """Owner of a slot that nobody holds."""
@@ -25,17 +28,41 @@ class Tag(NamedTuple):
 
 
 class StatePool:
-    """``recurrent`` is ``[layers, slots, H, K, V]``, ``conv`` is ``[layers, slots, W - 1, 3 H K]``."""
+    """``recurrent`` is ``[layers, slots, H, K, V]``, ``conv`` is ``[layers, slots, W - 1, 3 H K]``.
+
+    ``errors`` are what the last compression of each state lost, ``[layers, slots, ...]`` as a codec specifies for
+    ``recurrent``; none where none is kept.
+    """
 
     def __init__(
-        self, config: ModelConfig, slots: int, *, state_dtype: torch.dtype, conv_dtype: torch.dtype, poison: bool
+        self,
+        config: ModelConfig,
+        slots: int,
+        *,
+        state_dtype: torch.dtype,
+        conv_dtype: torch.dtype,
+        error_specs: Sequence[TensorSpec] = (),
+        poison: bool,
     ) -> None:
-        layers, heads, width = config.kda_layers, config.linear_heads, config.linear_width
-        self.recurrent = torch.zeros(layers, slots + 1, heads, width, width, dtype=state_dtype)
-        self.conv = torch.zeros(layers, slots + 1, config.conv_taps - 1, 3 * heads * width, dtype=conv_dtype)
+        shape = state_shape(config)
+        self.recurrent = torch.zeros(shape[0], slots + 1, *shape[1:], dtype=state_dtype)
+        channels = 3 * config.linear_heads * config.linear_width
+        self.conv = torch.zeros(config.kda_layers, slots + 1, config.conv_taps - 1, channels, dtype=conv_dtype)
+        self.errors = tuple(
+            torch.zeros(spec.shape[0], slots + 1, *spec.shape[1:], dtype=spec.dtype) for spec in error_specs
+        )
         self._tags = [Tag(FREE, 0)] * (slots + 1)
         self._free = list(range(slots, 0, -1))
         self._poison = poison
+
+    @property
+    def size(self) -> int:
+        """Slots, free or taken."""
+        return len(self._tags) - 1
+
+    def tag(self, slot: int) -> Tag:
+        """Who holds a slot, and how many tokens its state has seen."""
+        return self._tags[slot]
 
     @property
     def free(self) -> int:
@@ -43,9 +70,13 @@ class StatePool:
         return len(self._free)
 
     @property
-    def slot_bytes(self) -> tuple[int, int]:
-        """Bytes of one slot: recurrent, conv."""
-        return self.recurrent[:, 0].nbytes, self.conv[:, 0].nbytes
+    def slot_bytes(self) -> int:
+        """Bytes of one slot."""
+        return sum(part.nbytes for part in self.parts(0))
+
+    def parts(self, slot: int) -> tuple[Tensor, ...]:
+        """Views of everything that a slot holds, ``[layers, ...]`` each: recurrent, conv, errors."""
+        return tuple(part[:, slot] for part in (self.recurrent, self.conv, *self.errors))
 
     def allocate(self, owner: int) -> int:
         """A zeroed slot for ``owner``; raises DoesNotFitError when all are taken."""
@@ -53,15 +84,15 @@ class StatePool:
             raise DoesNotFitError(f"all {len(self._tags) - 1} state slots are taken; release a session first")
         slot = self._free.pop()
         assert self._tags[slot].owner == FREE, f"slot {slot} is free and yet owned by {self._tags[slot].owner}"
-        self.recurrent[:, slot] = 0
-        self.conv[:, slot] = 0
+        for part in self.parts(slot):
+            part.zero_()
         self._tags[slot] = Tag(owner, 0)
         return slot
 
     def copy(self, source: int, target: int) -> None:
         """Copy state and token count into a slot that was allocated for a fork."""
-        self.recurrent[:, target] = self.recurrent[:, source]
-        self.conv[:, target] = self.conv[:, source]
+        for new, old in zip(self.parts(target), self.parts(source), strict=True):
+            new.copy_(old)
         self._tags[target] = self._tags[target]._replace(tokens=self._tags[source].tokens)
 
     def check(self, slot: int, owner: int, tokens: int) -> None:
@@ -79,7 +110,18 @@ class StatePool:
         """Give a slot back."""
         assert self._tags[slot].owner == owner, f"slot {slot} belongs to {self._tags[slot].owner}, not to {owner}"
         if self._poison:
-            self.recurrent[:, slot] = torch.nan
-            self.conv[:, slot] = torch.nan
+            fill_with_nan(self.parts(slot))
         self._tags[slot] = Tag(FREE, 0)
         self._free.append(slot)
+
+
+def state_shape(config: ModelConfig) -> tuple[int, int, int, int]:
+    """``[layers, H, K, V]`` of one slot's recurrent state."""
+    return config.kda_layers, config.linear_heads, config.linear_width, config.linear_width
+
+
+def fill_with_nan(parts: Sequence[Tensor]) -> None:
+    """Poison what was freed. Codes cannot say NaN; the scales beside them can."""
+    for part in parts:
+        if part.is_floating_point():
+            part.fill_(torch.nan)

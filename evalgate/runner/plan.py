@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evalgate.runner.request import Bench
+from evalgate.tasks.packing import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +59,37 @@ class Plan:
 GRID = 64
 
 
+PROMPTS_PER_TRIAL = {"preempted-twice": 3}
+"""Most prompts that a trial takes in on a path; every other one that does not fork takes it in once."""
+
+
+def _cost(stream: Stream, paths: list[str], bands: int, tail: int) -> StreamCost:
+    """What one haystack of a stream costs at most, over the paths of the suite's arms."""
+    entries = [f"{entry.task}·{entry.length}" for entry in stream.entries]
+    # A fork goes back to the grid, so it takes in up to one grid step of context with its question.
+    question = len(stream.entries) * bands * (tail + GRID)
+    prefilled = asked = 0
+    for path in paths:
+        if path == "fork":
+            asked += question
+        elif path == "stored-prefix":
+            # One prompt of each length is stored, and every question is asked on it twice.
+            prefilled += sum(entry.length for entry in stream.entries)
+            asked += 2 * question
+        else:
+            prompts = PROMPTS_PER_TRIAL.get(path, 1)
+            prefilled += prompts * bands * sum(entry.length for entry in stream.entries)
+    if "fork" in paths:
+        prefilled += stream.longest
+    return StreamCost(stream=stream.index, entries=entries, prefilled=prefilled, asked=asked)
+
+
 def make_plan(bench: Bench, tokens_per_second: float | None = None) -> Plan:
     """Work out the plan of ``bench``; nothing is run."""
     suite, builder = bench.suite, bench.builder
-    bands, arms = len(suite.bands), len(suite.arms)
     tail = builder.wording.question_tokens + suite.decoding.max_tokens
     paths = bench.backend.arms()
-    forks = all(paths[arm] == "fork" for arm in suite.arms)
-    streams = []
-    for stream in builder.streams:
-        trials = len(stream.entries) * bands * arms
-        prefilled = stream.longest if forks else sum(entry.length for entry in stream.entries) * bands * arms
-        # A fork goes back to the grid, so it takes in up to one grid step of context with its question.
-        asked = trials * (tail + GRID) if forks else 0
-        entries = [f"{entry.task}·{entry.length}" for entry in stream.entries]
-        streams.append(StreamCost(stream=stream.index, entries=entries, prefilled=prefilled, asked=asked))
+    streams = [_cost(stream, [paths[arm] for arm in suite.arms], len(suite.bands), tail) for stream in builder.streams]
     cells = suite.cells()
     return Plan(
         suite=suite.ref,

@@ -89,16 +89,19 @@ def ask_haystack(bench: Bench, haystack: Haystack, stream: Stream) -> list[Trial
 
 
 def _group(bench: Bench, haystack: Haystack) -> Group:
+    arms = bench.suite.arms
     asks = [
         Ask(
             end,
             [
                 Question(probe.tail, end + len(probe.tail), probe.trial_id)
                 for probe in haystack.probes
-                if probe.cell.length == length
+                if (probe.cell.length, probe.cell.arm) == (length, arm)
             ],
+            arm,
         )
         for length, end in sorted(haystack.ends.items())
+        for arm in arms
     ]
     return Group(
         tokens=haystack.tokens,
