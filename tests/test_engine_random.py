@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -24,8 +25,10 @@ A_RUN = 80
 NEAR = 2e-4
 """Log probabilities from other batch shapes, chunks and decode steps in float32."""
 LONGEST = 230
-PAGES = 18
-"""Two parents of four pages, two pins of three, and the four of one more request."""
+PAGES = 10
+"""A parent of three pages, a pin of three, and the four of one more request."""
+MOST, RARELY = 10, 4
+"""Requests on their way at a time, and how many must be there before one is cancelled; prefixes likewise."""
 STOP = frozenset(range(5, 40))
 """So many tokens that about one answer in ten ends early."""
 
@@ -60,6 +63,18 @@ prompts = st.builds(
 )
 
 
+requests = st.builds(
+    Request,
+    tokens=prompts,
+    max_tokens=st.integers(0, 9),
+    stop_ids=st.just(STOP),
+    priority=st.integers(0, 2),
+    reuse=st.sampled_from([True, True, True, False]),
+    pin=st.sampled_from([False, False, True]),
+    cuts=st.sampled_from([(), (1, 63), (65, 127, 129)]),
+)
+
+
 class Machine(RuleBasedStateMachine):
     """One engine with little memory, and every answer that it still owes."""
 
@@ -84,21 +99,16 @@ class Machine(RuleBasedStateMachine):
 
     # What can be asked
 
-    @rule(
-        tokens=prompts,
-        max_tokens=st.integers(0, 9),
-        priority=st.integers(0, 2),
-        reuse=st.booleans(),
-        pin=st.booleans(),
-        cuts=st.sampled_from([(), (1, 63), (65, 127, 129)]),
-    )
-    def submit(self, tokens: list[int], pin: bool, **more: Any) -> None:
-        """A new prompt; at most two are pinned at a time."""
-        pin = pin and more["reuse"] and len(self.pinned) < 2
-        request = Request(tokens=tokens, stop_ids=STOP, pin=pin, **more)
-        if pin:
-            self.pinned.append(request)
-        self.owed[self.llm.submit(request)] = Asked(request, tokens)
+    @precondition(lambda self: len(self.owed) < MOST)
+    @rule(asked=st.lists(requests, min_size=1, max_size=4))
+    def submit(self, asked: list[Request]) -> None:
+        """New prompts; at most one is pinned at a time."""
+        for request in asked:
+            pin = request.pin and request.reuse and not self.pinned
+            wanted = replace(request, pin=pin)
+            if pin:
+                self.pinned.append(wanted)
+            self.owed[self.llm.submit(wanted)] = Asked(wanted, list(request.tokens))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), tail=prompts, max_tokens=st.integers(1, 9))
@@ -109,7 +119,7 @@ class Machine(RuleBasedStateMachine):
         request = Request(tokens=tail, max_tokens=max_tokens, stop_ids=STOP, parent=parent.session)
         self.owed[self.llm.submit(request)] = Asked(request, parent.tokens + tail)
 
-    @precondition(lambda self: len(self.held) < 2 and self.room())
+    @precondition(lambda self: not self.held and self.room())
     @rule(tokens=prompts)
     def hold(self, tokens: list[int]) -> None:
         """A session of the caller's own."""
@@ -124,7 +134,7 @@ class Machine(RuleBasedStateMachine):
             self.llm.release(parent.session)
             self.held.remove(parent)
 
-    @rule(count=st.integers(1, 6))
+    @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
         """Let the engine go on."""
         for _ in range(count):
@@ -137,17 +147,18 @@ class Machine(RuleBasedStateMachine):
         """Take some request's memory away."""
         self.llm.preempt(data.draw(st.sampled_from(list(self.owed))))
 
-    @precondition(lambda self: self.owed)
+    @precondition(lambda self: len(self.owed) > RARELY)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         """End some request where it stands."""
         assert self.llm.cancel(data.draw(st.sampled_from(list(self.owed))))
         self.step(1)
 
-    @rule(count=st.integers(1, 3))
-    def evict(self, count: int) -> None:
-        """Let stored prefixes go."""
-        self.llm.prefixes.evict(count)
+    @precondition(lambda self: len(self.llm.prefixes.stored()) > RARELY)
+    @rule()
+    def evict(self) -> None:
+        """Let a stored prefix go."""
+        self.llm.prefixes.evict(1)
 
     @precondition(lambda self: self.pinned)
     @rule()
