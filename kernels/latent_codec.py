@@ -160,20 +160,3 @@ def machine_has_fp8(device: torch.device | str = "cpu") -> bool:
         return torch.equal(stored[:3].float(), numbers)
     except (NotImplementedError, RuntimeError, TypeError):
         return False
-
-
-class EncodedLatents(NamedTuple):
-    """Columns of :class:`Int8Latents` by name."""
-
-    codes: Tensor
-    scales: Tensor
-
-
-def encode_latents(rows: Tensor, latent: int) -> EncodedLatents:
-    """Columns of ``[..., L + R]`` rows in int8; ``latent`` is L."""
-    return EncodedLatents(*Int8Latents(latent, rows.shape[-1] - latent, rows.dtype).encode(rows))
-
-
-def decode_latents(encoded: EncodedLatents, latent: int, dtype: torch.dtype) -> Tensor:
-    """Rows ``[..., L + R]`` in ``dtype``."""
-    return Int8Latents(latent, encoded.codes.shape[-1] - latent, dtype).decode(encoded)

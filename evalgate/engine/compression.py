@@ -61,11 +61,6 @@ class Compression:
         if self.kv_window is not None and (self.kv_window < 1 or self.kv_keep != 1.0):
             raise UnsupportedError(f"kv.window {self.kv_window}: expected at least 1, and not together with kv.keep")
 
-    @property
-    def kv_int8(self) -> bool:
-        """Whether latents are stored in int8."""
-        return self.kv_dtype == "int8"
-
     def check(self, config: ModelConfig) -> None:
         """Raise UnsupportedError for a setting that cannot act on this model or on this machine."""
         state = self.state_dtype != "fp32" or self.state_rank is not None
@@ -159,7 +154,7 @@ class StateCodec:
         for error, new in zip(errors, rounded.error.tensors, strict=True):
             error[:, slots] = new
 
-    def at_grid(self, start: int, lengths: Tensor | None, errors: list[Tensor] | None = None) -> AtGrid | None:
+    def at_grid(self, start: int, lengths: Tensor | None, errors: list[Tensor]) -> AtGrid | None:
         """What to do with states inside a stretch that starts at token ``start`` (on the grid).
 
         ``lengths`` (int64 ``[B]``) are the real tokens of padded rows; a row that has ended keeps its state.
@@ -168,17 +163,16 @@ class StateCodec:
         every = self.every
         if self.lossless or every is None:
             return None
-        kept = [] if errors is None else errors
 
         def act(tokens: int, state: Tensor) -> Tensor:
             if (start + tokens) % every:
                 return state
-            rounded = self.round_with_error(state, Encoded(tuple(kept)))
-            old, new = [state, *kept], [rounded.state, *rounded.error.tensors]
+            rounded = self.round_with_error(state, Encoded(tuple(errors)))
+            old, new = [state, *errors], [rounded.state, *rounded.error.tensors]
             if lengths is not None:
                 real = lengths >= tokens
                 new = [torch.where(real.view(-1, *[1] * (a.dim() - 1)), b, a) for a, b in zip(old, new, strict=True)]
-            kept[:] = new[1:]
+            errors[:] = new[1:]
             return new[0]
 
         return act
