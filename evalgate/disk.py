@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from evalgate.errors import StorageError
 
-__all__ = ["make_folder", "read", "replace", "sweep", "told"]
+__all__ = ["hold", "is_held", "make_folder", "read", "replace", "sweep", "told"]
 
 TEMPORARY = ".writing"
 """Ending of a file that is being written; one that is found later is the trace of a killed process."""
+
+PATIENCE = (0.02, 0.05, 0.1, 0.3, 0.5)
+"""Seconds between tries to hold a lock: `is_held` in another process may be looking at it just then."""
 
 _NEXT_STEP = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
@@ -82,6 +87,43 @@ def sweep(folder: Path) -> None:
     with told("clean up", folder):
         for path in folder.glob(f".*{TEMPORARY}"):
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def hold(lock: Path) -> Iterator[None]:
+    """Hold ``lock`` for this process; the hold ends with the process, however it dies.
+
+    Raises StorageError: another process holds it.
+    """
+    with told("lock", lock):
+        file = lock.open("wb")
+    with file:
+        for pause in (*PATIENCE, None):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if pause is None:
+                    raise StorageError(
+                        f"another process is writing {lock.parent}; wait for it, or choose another --out"
+                    ) from error
+                time.sleep(pause)
+        yield
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process that is alive holds ``lock``. Raises StorageError."""
+    with told("look at the lock", lock):
+        try:
+            file = lock.open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
 
 def _sync_folder(folder: Path) -> None:

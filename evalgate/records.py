@@ -154,6 +154,8 @@ class Manifest(_Strict):
     seed_set: str
     seeds: int
     """Number of haystack seeds planned: 0 .. seeds-1."""
+    haystacks: int | None = None
+    """Haystacks planned: seeds x streams; None in a manifest that does not say."""
     cells: list[tuple[str, int, str, str]]
     """Every cell that the plan asks, so that a missing one is seen."""
     data_class: str
@@ -163,7 +165,8 @@ class Manifest(_Strict):
     finished: str | None = None
     wall_s: float | None = None
     files: dict[str, str] = Field(default_factory=dict)
-    """sha256 of each result file; empty until the run is complete."""
+    """sha256 of each result file; empty until results were merged once. While they are replaced, ``before/NAME`` is
+    what the file was until then."""
 
 
 TRIAL_FIELDS = tuple(f.name for f in dataclasses.fields(Trial))

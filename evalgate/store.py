@@ -15,7 +15,6 @@ The store does not know what a suite asks, what a model is, or what a verdict me
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import re
@@ -24,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from evalgate import disk, manifest_file
-from evalgate.errors import InvalidRunError, MismatchError, StorageError, TamperedError
+from evalgate import disk, manifest_file, parts
+from evalgate.errors import InvalidRunError, MismatchError, TamperedError
 from evalgate.records import Context, Manifest, Trial
-from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
+from evalgate.tables import Part, UnreadableTableError, pack, unpack
 
 __all__ = ["RunFolder"]
 
@@ -35,8 +34,10 @@ MANIFEST = "manifest.json"
 CONTEXTS = "contexts.parquet"
 TRIALS = "trials.parquet"
 COUNTERS = "counters.json"
-
-_PART_NAME = re.compile(r"^(\d+)-(\d+)\.parquet$")
+PARTS = "parts"
+LOCK = ".lock"
+BEFORE = "before/"
+"""Before a file's name in the manifest: its digest until it is replaced."""
 
 
 class RunFolder:
@@ -54,7 +55,7 @@ class RunFolder:
         if (path / MANIFEST).exists():
             raise MismatchError(f"{path} already holds a run; resume it with its own command, or choose another --out")
         folder = cls(path)
-        disk.make_folder(path / "parts")
+        disk.make_folder(path / PARTS)
         folder.write_manifest(manifest)
         return folder
 
@@ -70,20 +71,18 @@ class RunFolder:
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the folder for one writing process; the hold ends with the process, however it dies."""
-        lock = self.path / ".lock"
-        with disk.told("lock", lock):
-            file = lock.open("wb")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StorageError(
-                    f"another process is writing {self.path}; wait for it, or choose another --out"
-                ) from error
+        with disk.hold(self.path / LOCK):
             disk.sweep(self.path)
-            if (self.path / "parts").is_dir():
-                disk.sweep(self.path / "parts")
+            parts.sweep(self.path / PARTS)
             yield
+
+    def state(self) -> str:
+        """The manifest's status; a run that was begun is ``running`` only while its process lives.
+
+        Else it is ``interrupted``. Raises as ``manifest``.
+        """
+        status = self.manifest().status
+        return "interrupted" if status == "running" and not disk.is_held(self.path / LOCK) else status
 
     def manifest(self) -> Manifest:
         """Read the manifest. Raises InvalidRunError (missing, unparsable) or TamperedError (its digest differs)."""
@@ -99,22 +98,21 @@ class RunFolder:
         fault = part.fault(seed, stream)
         if fault:
             raise InvalidRunError(f"haystack {seed}-{stream} was not written: {fault}")
-        disk.make_folder(self.path / "parts")
-        disk.replace(self.path / "parts" / f"{seed}-{stream}.parquet", pack_part(part))
+        parts.write(self.path / PARTS, (seed, stream), part, self.manifest().run_id)
 
     def done(self) -> set[tuple[int, int]]:
         """(seed, stream) of every haystack that is kept; a part that is torn or says another haystack is deleted.
 
-        Raises TamperedError where merged results were changed by hand: a resumed run must not wash them clean.
+        Raises TamperedError where merged results or parts were changed by hand: a resumed run must not wash them clean.
         """
-        merged = {(trial.seed, trial.stream) for trial in self._merged().trials}
-        return merged | self._parts(drop_torn=True).keys()
+        return self._haystacks(drop_torn=True)
 
     def finish(self, manifest: Manifest, counters: dict[str, int]) -> Manifest:
         """Merge all parts, record the digests in the manifest, written last, and drop the parts.
 
         Returns the manifest as written: ``manifest`` with status ``complete`` and ``files``.
-        Raises InvalidRunError: no trials at all, or a trial twice.
+        Raises InvalidRunError (no trials at all, or a trial twice) or TamperedError (a part, or an earlier result, was
+        changed by hand).
         """
         kept = self._kept()
         if not kept.trials:
@@ -124,15 +122,17 @@ class RunFolder:
             TRIALS: pack(Trial, kept.trials),
             COUNTERS: _json(counters),
         }
-        if self.manifest().files:
-            # Results are about to change: what was recorded of the old ones must not accuse the new ones.
-            self.write_manifest(manifest.model_copy(update={"status": "running", "files": {}}))
+        files = {name: _sha256(content) for name, content in contents.items()}
+        recorded = self.manifest().files
+        if recorded:
+            # A process that dies while results are replaced leaves some old and some new: either is as it was written.
+            old = {BEFORE + name: _sha256(self._result(name, recorded)) for name in contents}
+            self.write_manifest(manifest.model_copy(update={"status": "running", "files": files | old}))
         for name, content in contents.items():
             disk.replace(self.path / name, content)
-        files = {name: _sha256(content) for name, content in contents.items()}
         complete = manifest.model_copy(update={"status": "complete", "files": files})
         self.write_manifest(complete)
-        self._drop_parts()
+        parts.drop(self.path / PARTS)
         return complete
 
     def trials(self) -> list[Trial]:
@@ -156,11 +156,7 @@ class RunFolder:
         """
         manifest = self.manifest()
         if manifest.status != "complete":
-            kept = len(self._parts())
-            raise InvalidRunError(
-                f"{self.path} is {manifest.status}: {kept} haystacks of {manifest.seeds} seeds are kept; "
-                "finish it with the same `evalgate run` command"
-            )
+            raise InvalidRunError(f"{self.path} is {self._progress(manifest)}")
         _parse_counters(self.path / COUNTERS, self._result(COUNTERS, manifest.files))
         if not self._merged().trials:
             raise InvalidRunError(f"{self.path} is empty: a complete run has at least one trial; {_RERUN}")
@@ -199,6 +195,17 @@ class RunFolder:
     def _verdict_paths(self, name: str) -> tuple[Path, Path]:
         return self.path / "verdicts" / f"{name}.json", self.path / "digests" / f"{name}.json.sha256"
 
+    def _progress(self, manifest: Manifest) -> str:
+        """How far a run is that is not complete, and what to do."""
+        state, kept = self.state(), len(self._haystacks())
+        planned = "" if manifest.haystacks is None else f" of {manifest.haystacks}"
+        advice = "wait for it" if state == "running" else "finish it with the same `evalgate run` command"
+        return f"{state}: {kept}{planned} haystacks are kept; {advice}"
+
+    def _haystacks(self, *, drop_torn: bool = False) -> set[tuple[int, int]]:
+        merged = {(trial.seed, trial.stream) for trial in self._merged().trials}
+        return merged | self._parts(drop_torn=drop_torn).keys()
+
     def _kept(self) -> Part:
         """Merged results and parts together, sorted. Raises InvalidRunError: a trial twice."""
         merged = self._merged()
@@ -214,24 +221,24 @@ class RunFolder:
         return Part(contexts, trials)
 
     def _merged(self) -> Part:
-        """Merged results; nothing before the first merge."""
+        """Merged results; nothing before the first merge is recorded, as the parts hold all until then."""
         recorded = self.manifest().files
-        if not recorded and not (self.path / TRIALS).exists():
+        if not recorded:
             return Part([], [])
         trials = _unpacked(self.path / TRIALS, Trial, self._result(TRIALS, recorded))
         contexts = _unpacked(self.path / CONTEXTS, Context, self._result(CONTEXTS, recorded))
-        # A process killed while merging may have left more contexts than trials; the parts still hold those.
+        # A process killed while results are replaced may have left more contexts than trials; parts hold those.
         keys = {(trial.seed, trial.stream) for trial in trials}
         return Part([context for context in contexts if (context.seed, context.stream) in keys], trials)
 
     def _result(self, name: str, recorded: dict[str, str]) -> bytes:
-        """Bytes of a result file, equal to what the manifest recorded; while merging nothing is recorded."""
+        """Bytes of a result file, equal to what the manifest recorded."""
         path = self.path / name
         content = disk.read(path)
         if content is None:
             raise InvalidRunError(f"{path} is missing; put it back, or {_RERUN}")
         actual = _sha256(content)
-        if not recorded or actual == recorded.get(name):
+        if actual in {recorded.get(name), recorded.get(BEFORE + name)}:
             return content
         if name == COUNTERS:
             _parse_counters(path, content)
@@ -243,44 +250,10 @@ class RunFolder:
         )
 
     def _parts(self, *, drop_torn: bool = False) -> dict[tuple[int, int], Part]:
-        found: dict[tuple[int, int], Part] = {}
-        folder = self.path / "parts"
-        if not folder.is_dir():
-            return found
-        with disk.told("list", folder):
-            names = sorted(path.name for path in folder.iterdir())
-        for name in names:
-            match = _PART_NAME.match(name)
-            if match is None:
-                continue
-            seed, stream = int(match[1]), int(match[2])
-            part = _whole_part(folder / name, seed, stream)
-            if part is not None:
-                found[seed, stream] = part
-            elif drop_torn:
-                with disk.told("delete the torn part", folder / name):
-                    (folder / name).unlink(missing_ok=True)
-        return found
-
-    def _drop_parts(self) -> None:
-        # The run is complete without them, and what stays is dropped by the next look at the folder.
-        with contextlib.suppress(OSError):
-            for path in (self.path / "parts").glob("*.parquet"):
-                if _PART_NAME.match(path.name):
-                    path.unlink()
-            (self.path / "parts").rmdir()
+        return parts.read(self.path / PARTS, self.manifest().run_id, drop_torn=drop_torn)
 
 
 _RERUN = "run again into a new folder"
-
-
-def _whole_part(path: Path, seed: int, stream: int) -> Part | None:
-    """Return the part at ``path``, or None where it is torn or says another haystack than its name."""
-    try:
-        part = unpack_part(disk.read(path) or b"")
-    except UnreadableTableError:
-        return None
-    return None if part.fault(seed, stream) else part
 
 
 def _unpacked(path: Path, kind: type[Any], content: bytes) -> list[Any]:

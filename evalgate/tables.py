@@ -6,6 +6,7 @@ A table knows its columns and their types, not where it is kept or what run it b
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import typing
@@ -19,10 +20,12 @@ from pyarrow.lib import StringBuilder
 
 from evalgate.records import Context, Outcome, Trial
 
-__all__ = ["Part", "UnreadableTableError", "pack", "pack_part", "unpack", "unpack_part"]
+__all__ = ["ChangedTableError", "Part", "UnreadableTableError", "pack", "pack_part", "unpack", "unpack_part"]
 
 CONTEXTS_KEY = b"evalgate.contexts"
 """Schema metadata of a part: its contexts as JSON, so that a part is one file and one rename."""
+SEAL_KEY = b"evalgate.seal"
+"""Schema metadata of a part: sha256 over its run, its contexts and its trials."""
 
 Row = TypeVar("Row", Trial, Context)
 
@@ -31,6 +34,10 @@ _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), Outcome: pa.st
 
 class UnreadableTableError(ValueError):
     """Bytes that are not the table they should be; the message says what was found."""
+
+
+class ChangedTableError(ValueError):
+    """A table that is whole, and not as it was written; the message says what was found."""
 
 
 class Part(NamedTuple):
@@ -65,22 +72,37 @@ def unpack(kind: type[Row], content: bytes) -> list[Row]:
     return _rows(kind, _decode(kind, content))
 
 
-def pack_part(part: Part) -> bytes:
-    """Parquet bytes of the trials, with the contexts in the schema's metadata."""
+def pack_part(part: Part, run_id: str) -> bytes:
+    """Parquet bytes of the trials, with the contexts in the schema's metadata, sealed as a part of run ``run_id``."""
     contexts = json.dumps([dataclasses.asdict(context) for context in part.contexts], allow_nan=False).encode()
-    schema = _schema(Trial).with_metadata({CONTEXTS_KEY: contexts})
-    return _encode(_table(part.trials, schema))
+    table = _table(part.trials, _schema(Trial))
+    metadata = {CONTEXTS_KEY: contexts, SEAL_KEY: _seal(run_id, contexts, table)}
+    return _encode(table.replace_schema_metadata(metadata))
 
 
-def unpack_part(content: bytes) -> Part:
-    """Reverse of ``pack_part``. Raises UnreadableTableError."""
+def unpack_part(content: bytes, run_id: str) -> Part:
+    """Reverse of ``pack_part``.
+
+    Raises UnreadableTableError (torn, or no part) or ChangedTableError (another value than was written, or a part of
+    another run).
+    """
     table = _decode(Trial, content)
+    metadata = table.schema.metadata or {}
     try:
-        listed = json.loads((table.schema.metadata or {})[CONTEXTS_KEY])
+        seal, listed = metadata[SEAL_KEY], json.loads(metadata[CONTEXTS_KEY])
         contexts = [_row(Context, fields) for fields in listed]
     except (KeyError, TypeError, ValueError) as error:
-        raise UnreadableTableError(f"the part's contexts are missing or not readable ({error})") from error
+        raise UnreadableTableError(f"the part's contexts or seal are missing or not readable ({error})") from error
+    actual = _seal(run_id, metadata[CONTEXTS_KEY], table)
+    if actual != seal:
+        raise ChangedTableError(f"digest {actual[:12].decode()}, recorded {seal[:12].decode(errors='replace')}")
     return Part(contexts, _rows(Trial, table))
+
+
+def _seal(run_id: str, contexts: bytes, table: pa.Table) -> bytes:
+    # Over what the columns hold, not over the records: a character that has no UTF-8 is another one in the table.
+    sealed = json.dumps([run_id, contexts.decode(), table.to_pydict()])
+    return hashlib.sha256(sealed.encode()).hexdigest().encode()
 
 
 def _schema(kind: type[Row]) -> pa.Schema:

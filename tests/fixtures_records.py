@@ -105,6 +105,7 @@ def build_manifest(profile: Profile, seeds: int, cells: Iterable[Cell], **fields
         "reserve_tokens": 44,
         "seed_set": "main",
         "seeds": seeds,
+        "haystacks": seeds,
         "cells": [tuple(cell) for cell in cells],
         "data_class": "public",
         "versions": {"evalgate": "0.1.0"},

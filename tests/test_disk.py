@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,3 +92,28 @@ def test_full_device_is_told_by_name(tmp_path: Path) -> None:
         Path("/dev/full").open("wb", buffering=0) as full,
     ):
         full.write(b"x")
+
+
+def test_lock_is_held_by_one(tmp_path: Path) -> None:
+    """A lock that is held is seen to be, refuses a second writer, and is free afterwards."""
+    lock = tmp_path / "lock"
+    assert not disk.is_held(lock)
+    assert not lock.exists(), "looking makes no file"
+    with disk.hold(lock):
+        assert disk.is_held(lock)
+        with pytest.raises(StorageError, match="another process is writing"), disk.hold(lock):
+            pass
+    assert not disk.is_held(lock)
+
+
+def test_looking_at_a_lock_keeps_no_writer_out(tmp_path: Path) -> None:
+    """A writer that comes while a reader looks waits the moment that it takes."""
+    lock = tmp_path / "lock"
+    lock.touch()
+    with lock.open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        end_of_look = threading.Timer(0.01, fcntl.flock, (looking, fcntl.LOCK_UN))
+        end_of_look.start()
+        with disk.hold(lock):
+            assert disk.is_held(lock)
+        end_of_look.join()

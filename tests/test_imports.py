@@ -17,7 +17,7 @@ ROOMS = ("gates", "kernels", "reports", "tasks")
 GROUND = {"errors", "records"}
 """Under all."""
 
-# What each part may import besides itself and the ground; the store stands on disk, tables and manifest_file.
+# What each part may import besides itself and the ground; the store stands on disk, tables, parts and manifest_file.
 DOWN: dict[str, set[str]] = {
     "errors": set(),
     "records": set(),
@@ -26,7 +26,8 @@ DOWN: dict[str, set[str]] = {
     "disk": set(),
     "tables": set(),
     "manifest_file": {"disk", "versioned"},
-    "store": {"disk", "manifest_file", "tables"},
+    "parts": {"disk", "tables"},
+    "store": {"disk", "manifest_file", "parts", "tables"},
     "kernels": set(),
     "engine": {"kernels"},
     "gates": {"stats", "versioned", "store"},

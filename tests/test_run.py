@@ -128,7 +128,7 @@ def test_a_killed_run_goes_on(finished: RunFolder, tmp_path: Path) -> None:
     process.wait()
     kept = len(list(out.glob("parts/*.parquet")))
 
-    with pytest.raises(InvalidRunError, match="running"):
+    with pytest.raises(InvalidRunError, match="interrupted"):
         RunFolder.open(out).verify()
     resumed = subprocess.run(command, capture_output=True, text=True, check=True)
 

@@ -154,9 +154,37 @@ def test_open_names_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_partial_run_is_not_verified(running: RunFolder) -> None:
-    """A run that is not complete says how far it is and how to finish it."""
-    with pytest.raises(InvalidRunError, match="is running: 3 haystacks of 3 seeds"):
+    """A run that is not complete says how far it is, whether anyone is at it, and what to do."""
+    running.write_manifest(running.manifest().model_copy(update={"haystacks": 7}))
+
+    with pytest.raises(InvalidRunError, match="is interrupted: 3 of 7 haystacks are kept; finish it with the same"):
         running.verify()
+    with running.exclusive(), pytest.raises(InvalidRunError, match="is running: 3 of 7 haystacks are kept; wait"):
+        running.verify()
+
+
+def test_manifest_that_names_no_haystacks_counts_what_is_kept(running: RunFolder) -> None:
+    """A number that nobody recorded is not made up."""
+    running.write_manifest(running.manifest().model_copy(update={"haystacks": None}))
+
+    with pytest.raises(InvalidRunError, match="interrupted: 3 haystacks are kept"):
+        running.verify()
+
+
+def test_state_says_whether_a_process_is_at_it(complete: RunFolder) -> None:
+    """A run is running while a live process holds it, interrupted when that died, and complete for good."""
+    assert complete.state() == "complete"
+    complete.write_manifest(complete.manifest().model_copy(update={"status": "running"}))
+    code = "import sys; from pathlib import Path; from evalgate.store import RunFolder\n"
+    code += "with RunFolder(Path(sys.argv[1])).exclusive(): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(complete.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "held\n"
+        assert [complete.state(), complete.state()] == ["running", "running"]
+        writer.kill()
+
+    assert complete.state() == "interrupted"
 
 
 def test_run_without_trials_cannot_complete(tmp_path: Path, make_manifest: MakeManifest) -> None:

@@ -149,9 +149,9 @@ def test_killed_inside_a_write_it_resumes(tmp_path: Path, plan: Path, size: int)
     assert int(scripted(_HALF_WAY, plan, path, size)) < 0
     assert list(path.rglob("*.writing")), "the file that was being written is still there under its working name"
     if (path / "manifest.json").exists():
-        with pytest.raises(InvalidRunError, match="is running"):
+        with pytest.raises(InvalidRunError, match="is interrupted"):
             RunFolder.open(path).verify()
-    assert all(len(unpack_part(part.read_bytes()).trials) == 3 for part in path.glob("parts/[0-9]*.parquet"))
+    assert all(len(unpack_part(part.read_bytes(), "run-1").trials) == 3 for part in path.glob("parts/[0-9]*.parquet"))
     scripted("run(Path(sys.argv[2]))", plan, path)
     assert RunFolder.open(path).verify().status == "complete"
     assert len(RunFolder.open(path).trials()) == 6

@@ -9,14 +9,15 @@ from evalgate.records import Context, Trial
 from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
 
 MakeHaystack = Callable[..., tuple[list[Context], list[Trial]]]
+RUN = "run-1"
 
 
 def test_packing_is_the_same_every_time(make_haystack: MakeHaystack) -> None:
     """Equal records give equal bytes, and come back equal."""
     part = Part(*make_haystack(1))
 
-    assert pack_part(part) == pack_part(part)
-    assert unpack_part(pack_part(part)) == part
+    assert pack_part(part, RUN) == pack_part(part, RUN)
+    assert unpack_part(pack_part(part, RUN), RUN) == part
     assert unpack(Trial, pack(Trial, part.trials)) == part.trials
 
 
@@ -27,7 +28,7 @@ def test_strange_answers_come_back(make_haystack: MakeHaystack) -> None:
     texts = ["", "\n\r\t", "a\x00b", "деньги 钱 💰", "</script>", "\u202e", "x" * 100_000]
     strange = [Trial(**{**fields, "trial_id": str(i), "answer": text}) for i, text in enumerate(texts)]
 
-    assert unpack_part(pack_part(Part(contexts, strange))).trials == strange
+    assert unpack_part(pack_part(Part(contexts, strange), RUN), RUN).trials == strange
 
 
 def test_lone_surrogates_are_marked(make_haystack: MakeHaystack) -> None:
@@ -36,13 +37,13 @@ def test_lone_surrogates_are_marked(make_haystack: MakeHaystack) -> None:
     fields = {name: getattr(trials[0], name) for name in trials[0].__dataclass_fields__}
     broken = Trial(**{**fields, "answer": "amber\udcff tower"})
 
-    assert unpack_part(pack_part(Part(contexts, [broken]))).trials[0].answer == "amber? tower"
+    assert unpack_part(pack_part(Part(contexts, [broken]), RUN), RUN).trials[0].answer == "amber? tower"
 
 
 def test_flipped_bits_are_seen(make_haystack: MakeHaystack) -> None:
     """A table with any one bit changed in its data pages is refused, not read with a wrong answer."""
-    whole = pack_part(Part(*make_haystack(1)))
-    expected = unpack_part(whole)
+    whole = pack_part(Part(*make_haystack(1)), RUN)
+    expected = unpack_part(whole, RUN)
     place = random.Random(7)
     refused = 0
 
@@ -50,7 +51,7 @@ def test_flipped_bits_are_seen(make_haystack: MakeHaystack) -> None:
         content = bytearray(whole)
         content[place.randrange(4, len(whole) // 4)] ^= 1 << place.randrange(8)
         try:
-            assert unpack_part(bytes(content)) == expected
+            assert unpack_part(bytes(content), RUN) == expected
         except UnreadableTableError:
             refused += 1
     assert refused > 30

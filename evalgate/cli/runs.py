@@ -57,6 +57,7 @@ def runs_show(run: console.Run, json: console.Json = False) -> None:
     trials = folder.trials()
     outcomes = Counter(str(trial.outcome) for trial in trials)
     body = manifest.model_dump(mode="json", exclude={"suite_body", "cells"}) | {
+        "status": folder.state(),
         "cells": len(manifest.cells),
         "trials": len(trials),
         "outcomes": dict(sorted(outcomes.items())),
@@ -84,7 +85,7 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         manifest = folder.manifest()
         row |= {
-            "status": manifest.status,
+            "status": folder.state(),
             "suite": f"{manifest.suite.name}@{manifest.suite.version}",
             "model": manifest.model.name,
             "profile": f"{manifest.profile.name}@{manifest.profile.version}",

@@ -37,6 +37,7 @@ def new_manifest(bench: Bench) -> Manifest:
         reserve_tokens=bench.builder.reserve,
         seed_set=request.seed_set,
         seeds=request.seeds,
+        haystacks=request.seeds * len(bench.builder.streams),
         cells=[(*cell,) for cell in suite.cells()],
         data_class=suite.haystack.data_class,
         versions=_versions(),
