@@ -215,7 +215,7 @@ def test_random_sequences_answer_as_a_computation_from_nothing(tiny_models: dict
     class Here(Machine):
         checkpoint = load_checkpoint(tiny_models[shape])
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+    run_state_machine_as_test(
         Here,
         settings=settings(
             max_examples=max(1, STEPS // A_RUN // 2),
