@@ -101,9 +101,11 @@ def table(
     paired: Mapping[Cell, Pair],
 ) -> CellTable:
     """Build a row for every planned cell, and for every cell that the verdict names beyond the plan."""
-    spoken = {item.cell: item for item in verdict.cells} if verdict else {}
+    named = {item.cell: item for item in verdict.cells} if verdict else {}
+    # Of a run with too few seeds a verdict names cells and counts nothing.
+    spoken = {cell: item for cell, item in named.items() if item.n}
     counts = tally(trials)
-    every = list(dict.fromkeys([*cells, *spoken]))
+    every = list(dict.fromkeys([*cells, *named]))
     silent = {cell: counts.get(cell, Counts(0, 0, 0)) for cell in every if cell not in spoken}
     scale = _scale(list(spoken.values()), list(silent.values()), list(paired.values()))
     rows = {

@@ -20,8 +20,8 @@ def count(n: int | None) -> str:
 
 
 def ratio(k: int, n: int) -> str:
-    """``k/n`` as digits only, so that it can be searched for."""
-    return f"{k}/{n}"
+    """``k/n`` as digits only, so that it can be searched for; a dash where nothing was counted."""
+    return f"{k}/{n}" if n else NONE
 
 
 def percent(k: int, n: int) -> str:

@@ -28,9 +28,11 @@ STYLES = {
 def summary(verdict: Verdict) -> RenderableType:
     """A table of k/n for each band of every task and length, the verdict with its reason, and the next step.
 
-    Whatever the verdict quotes is printed as plain characters: neither markup nor escape sequences act.
+    Where nothing was counted there is no table. Whatever the verdict quotes is printed as plain characters: neither
+    markup nor escape sequences act.
     """
-    return Lines(_table(verdict), _line(verdict), *_notices(verdict), Text(f"Next: {next_step(verdict)}"))
+    counted = [_table(verdict)] if any(item.n for item in verdict.cells) else []
+    return Lines(*counted, _line(verdict), *_notices(verdict), Text(f"Next: {next_step(verdict)}"))
 
 
 def _table(verdict: Verdict) -> Table:
