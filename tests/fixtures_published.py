@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,19 +101,25 @@ STORED_IN_FP32 = ("A_log", "dt_bias", "gate.weight", "e_score_correction_bias")
 """Tensors that the published weights have in float32; all others are bfloat16."""
 
 
-def random_model(**changes: Any) -> Any:
-    """Transformers' model (float32) of the small published configuration; its weights survive being stored.
+def untrained_model(**changes: Any) -> Any:
+    """Transformers' model (float32) of the published configuration with some keys changed."""
+    from transformers import KimiLinearConfig, KimiLinearForCausalLM
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # transformers' own remark on the published rope_scaling: null
+        return KimiLinearForCausalLM(KimiLinearConfig(**changed(**changes))).eval()
+
+
+def random_model() -> Any:
+    """Transformers' model of the small published configuration; its weights survive being stored.
 
     As initialised, most channels forget within a dozen tokens, norms do nothing and the router has no bias: a loader
     could lose them unseen.
     """
     import torch
-    from transformers import KimiLinearConfig, KimiLinearForCausalLM
 
     torch.manual_seed(5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # transformers' own remark on the published rope_scaling: null
-        model = KimiLinearForCausalLM(KimiLinearConfig(**changed(**(SMALL | changes)))).eval()
+    model = untrained_model(**SMALL)
     with torch.no_grad():
         for name, weight in model.state_dict().items():
             if name.endswith("A_log"):
@@ -152,17 +159,47 @@ def published_tensors(model: Any) -> dict[str, Tensor]:
 
 
 def write_published(folder: Path, tensors: dict[str, Tensor], shards: int = 3, **changes: Any) -> Path:
-    """A checkpoint folder in the published layout, its tensors dealt out to shards with an index."""
+    """A checkpoint folder in the published layout (small but for ``changes``), tensors dealt out to indexed shards."""
     from safetensors.torch import save_file
 
+    def save(held: dict[str, Tensor], file: Path) -> None:
+        save_file(held, file)
+
+    return _write(folder, tensors, shards, SMALL | changes, save)
+
+
+def write_published_in_outline(folder: Path, tensors: dict[str, Tensor], shards: int = 20) -> Path:
+    """A checkpoint folder in the published layout and size whose weights are holes in its files: they read as zeros."""
+    return _write(folder, tensors, shards, {}, _save_in_outline)
+
+
+def _write(
+    folder: Path,
+    tensors: dict[str, Tensor],
+    shards: int,
+    changes: dict[str, Any],
+    save: Callable[[dict[str, Tensor], Path], None],
+) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(changed(**(SMALL | changes))))
+    (folder / "config.json").write_text(json.dumps(changed(**changes)))
     names = sorted(tensors)
     places: dict[str, str] = {}
     for shard in range(shards):
         file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         held = names[shard::shards]
-        save_file({name: tensors[name] for name in held}, folder / file)
+        save({name: tensors[name] for name in held}, folder / file)
         places |= dict.fromkeys(held, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return folder
+
+
+def _save_in_outline(tensors: dict[str, Tensor], file: Path) -> None:
+    header, end = {}, 0
+    for name, tensor in tensors.items():
+        dtype = {4: "F32", 2: "BF16"}[tensor.element_size()]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [end, end + tensor.nbytes]}
+        end += tensor.nbytes
+    text = json.dumps(header).encode()
+    with file.open("wb") as handle:
+        handle.write(len(text).to_bytes(8, "little") + text)
+        handle.truncate(8 + len(text) + end)

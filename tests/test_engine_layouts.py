@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from fixtures_published import SMALL, changed, published_tensors, random_model, write_published
+from fixtures_published import (
+    SMALL,
+    changed,
+    published_tensors,
+    random_model,
+    untrained_model,
+    write_published,
+    write_published_in_outline,
+)
 from reference_model import FLOOR, error, forward
 from safetensors.torch import save_file
 from torch import Tensor
@@ -115,6 +123,18 @@ def test_the_comparison_sees_a_layout_misread_in_one_layer(
     change(tensors)
     write_published(tmp_path, tensors)
     assert case.off_by(tmp_path) > 100 * case.bar
+
+
+def test_the_published_checkpoint_opens_at_full_size(tmp_path: Path) -> None:
+    """Every tensor of the 48B model, as transformers builds it, is expected under its name and in its shape."""
+    with torch.device("meta"):
+        tensors = published_tensors(untrained_model())
+    checkpoint = load_checkpoint(write_published_in_outline(tmp_path, tensors))
+    assert len(tensors) == 20_493
+    assert checkpoint.parameters == sum(x.numel() for x in tensors.values()) == 49_122_681_728
+    zeros = checkpoint.tensors.read("model.layers.26.self_attn.kv_b_proj.weight", dtype=torch.bfloat16)
+    assert zeros.shape == (32 * 256, 512)
+    assert not zeros.any()
 
 
 CHILD = """
