@@ -23,7 +23,7 @@ KvDtype = Literal["auto", "fp32", "bf16", "int8", "fp8"]
 STATE_FORMS: dict[StateDtype, StateForm] = {"fp32": Exact(), "bf16": Bf16(), "int8": Int(8), "int4": Int(4)}
 """``fp32`` leaves a state as it is: float64 where the engine computes in that."""
 ERROR_FORM = Int(4)
-"""How the last rounding error is kept: beside it an error of 16 or 32 bits saves no measurable accuracy more."""
+"""How the last rounding error is kept, with scales of its own; on trained states 8 or 32 bits came out no better."""
 KV_FLOATS: dict[KvDtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -41,7 +41,8 @@ class Compression:
     """Compress the state at absolute multiples of this many tokens (and after each decode step); None: once, where a
     fork takes it over, then after each decode step."""
     error_feedback: bool = False
-    """Add the rounding error of one compression to the state before the next."""
+    """Add the rounding error of one compression to the state before the next.  It does not decay in between, so it helps
+    channels that outlive ``codec_every``; in those that forget within it, it is noise of at most half a step."""
     snapshot_dtype: StateDtype = "fp32"
     """Dtype of states that are stored for later requests."""
     kv_dtype: KvDtype = "auto"
