@@ -41,7 +41,7 @@ class Compression:
     """Compress the state at absolute multiples of this many tokens (and after each decode step); None: once, where a
     fork takes it over, then after each decode step."""
     error_feedback: bool = False
-    """Add the rounding error of one compression to the state before the next.  It does not decay in between, so it helps
+    """Add the rounding error of one compression to the state before the next.  It does not decay in between: it helps
     channels that outlive ``codec_every``; in those that forget within it, it is noise of at most half a step."""
     snapshot_dtype: StateDtype = "fp32"
     """Dtype of states that are stored for later requests."""
