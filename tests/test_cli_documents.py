@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evalgate.backends.models import builtin_models
 from evalgate.errors import ExitCode
+from evalgate.tasks.suite import LIBRARY
 
 Evalgate = Callable[..., Any]
 
@@ -56,6 +59,42 @@ def test_released_documents_pass_their_lint(evalgate: Evalgate, kind: str) -> No
         body = json.loads(evalgate(kind, "lint", name, "--json").out)
         assert body[kind] == f"{name}@1.0.0"
         assert len(body["digest"]) == 64
+
+
+@pytest.mark.parametrize("suite", LIBRARY.names())
+@pytest.mark.parametrize("model", builtin_models())
+def test_suites_fit_the_embedded_models(evalgate: Evalgate, suite: str, model: str) -> None:
+    """With a model the lint measures lines in its tokens, and says what shares a haystack."""
+    ended = evalgate("suite", "lint", suite, "--model", f"builtin:{model}", "--json")
+    body = json.loads(ended.out)
+
+    assert ended.code == ExitCode.PASS
+    assert 8 <= body["fit"]["needle_tokens"] <= 20
+    asked = [entry for stream in body["fit"]["streams"] for entry in stream]
+    assert sorted(asked) == sorted({f"{task}·{length}" for task, length, _, _ in body["cells"]})
+
+
+def test_lines_too_long_for_a_tokenizer_fail_the_lint(evalgate: Evalgate, tiny_models: dict[str, Path]) -> None:
+    """In single bytes a needle line takes more than its 20 tokens: refused, as a run would be."""
+    ended = evalgate("suite", "lint", "smoke", "--model", tiny_models["hybrid"])
+
+    assert ended.code == ExitCode.REFUSED
+    assert re.search(r"a needle line can take \d+ tokens in this tokenizer, expected at most 20", ended.err)
+    assert ended.out == ""
+
+
+def test_lengths_too_short_for_their_needles_fail_the_lint(evalgate: Evalgate, tmp_path: Path) -> None:
+    """What a tokenizer decides is checked before anything runs, or said not to be."""
+    path = tmp_path / "mine.yaml"
+    evalgate("suite", "new", "mine", "--out", path)
+    path.write_text(re.sub(r"(?m)^lengths: .*$", "lengths: [300]", path.read_text()))
+    told = evalgate("suite", "lint", path)
+    refused = evalgate("suite", "lint", path, "--model", "builtin:hybrid")
+
+    assert told.code == ExitCode.PASS
+    assert "not checked without --model: that a needle line takes at most 20 tokens, a filler line 16" in told.out
+    assert refused.code == ExitCode.REFUSED
+    assert "the shortest length that fits" in refused.err
 
 
 def test_policy_for_a_suite_has_its_cells(evalgate: Evalgate, tmp_path: Path) -> None:

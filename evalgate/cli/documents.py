@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from evalgate.cli import console
+
+if TYPE_CHECKING:
+    from evalgate.runner import Fit
 
 suite = typer.Typer(help="Suites: which tasks, lengths and bands are asked.", no_args_is_help=True)
 policy = typer.Typer(help="Policies: what must hold before a model may ship.", no_args_is_help=True)
@@ -29,14 +33,27 @@ def suite_new(name: Name, out: Out = None, json: console.Json = False) -> None:
 
 
 @suite.command("lint")
-def suite_lint(ref: Ref, json: console.Json = False) -> None:
+def suite_lint(
+    ref: Ref,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Check lines and lengths in the tokens of this model too, as `run` does before it starts."),
+    ] = None,
+    json: console.Json = False,
+) -> None:
     """Check a suite, and say what it asks of every haystack."""
     from evalgate.tasks.suite import load_suite
 
     document = load_suite(ref)
     cells = document.cells()
+    fit = None
+    if model is not None:
+        from evalgate.runner import fit_suite
+
+        fit = fit_suite(document, model)
     if json:
-        console.emit({"suite": document.ref, "digest": document.digest, "cells": [list(cell) for cell in cells]})
+        body = {"suite": document.ref, "digest": document.digest, "cells": [list(cell) for cell in cells]}
+        console.emit(body | {"fit": None if fit is None else asdict(fit)})
         return
     asked = {
         "tasks": document.tasks,
@@ -45,7 +62,20 @@ def suite_lint(ref: Ref, json: console.Json = False) -> None:
         "arms": list(document.arms),
     }
     lines = [f"{what}: {', '.join(values)}" for what, values in asked.items()]
-    console.say(f"{document.ref} is valid: {len(cells)} cells", *lines, f"digest {document.digest}")
+    console.say(f"{document.ref} is valid: {len(cells)} cells", *lines, *_fit_lines(fit), f"digest {document.digest}")
+
+
+def _fit_lines(fit: Fit | None) -> list[str]:
+    from evalgate.tasks.language import MAX_FILLER_TOKENS, MAX_NEEDLE_TOKENS
+
+    limits = f"a needle line takes at most {MAX_NEEDLE_TOKENS} tokens, a filler line {MAX_FILLER_TOKENS}"
+    if fit is None:
+        return [f"not checked without --model: that {limits}, and that lengths hold their needles, in its tokens"]
+    return [
+        f"in tokens of {fit.model}: {limits} (the longest needle line: {fit.needle_tokens})",
+        f"kept for template, question and answer: {fit.reserve_tokens} tokens of every length",
+        *(f"stream {at}: {', '.join(entries)}" for at, entries in enumerate(fit.streams)),
+    ]
 
 
 @policy.command("new")

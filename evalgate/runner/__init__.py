@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from evalgate.runner.fit import Fit, fit_suite
 from evalgate.runner.plan import Plan, StreamCost, make_plan
 from evalgate.runner.probe import probe
 from evalgate.runner.request import Bench, RunRequest, prepare
 from evalgate.runner.run import Progress, run_suite
 
-__all__ = ["Bench", "Plan", "Progress", "RunRequest", "StreamCost", "make_plan", "prepare", "probe", "run_suite"]
+__all__ = [
+    "Bench",
+    "Fit",
+    "Plan",
+    "Progress",
+    "RunRequest",
+    "StreamCost",
+    "fit_suite",
+    "make_plan",
+    "prepare",
+    "probe",
+    "run_suite",
+]
