@@ -1,4 +1,4 @@
-"""The HTML page: one file that loads nothing, runs nothing, and shows a view as it is.
+"""The HTML pages: each one file that loads nothing, runs nothing, and shows a view as it is.
 
 The page carries a content security policy that forbids every load and every script; the one style sheet inside is
 allowed by its digest, so not even injected markup could style or send anything.
@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from evalgate import disk
 from evalgate.reports.excerpt import inert
+from evalgate.reports.state_view import StateView
 from evalgate.reports.view import ReportView
 
 MAX_BYTES = 1_000_000
@@ -23,9 +24,18 @@ MAX_BYTES = 1_000_000
 
 
 def render(view: ReportView) -> str:
-    """The whole page as text; the same view gives the same bytes."""
+    """The whole report as text; the same view gives the same bytes."""
+    return _page("report.html.j2", view)
+
+
+def render_state(view: StateView) -> str:
+    """The page of a measured state as text; the same view gives the same bytes."""
+    return _page("state.html.j2", view)
+
+
+def _page(template: str, view: ReportView | StateView) -> str:
     style = files("evalgate.reports").joinpath("templates", "report.css").read_text(encoding="utf-8").strip()
-    page = _environment().get_template("report.html.j2")
+    page = _environment().get_template(template)
     return page.render(
         view=view,
         style=Markup(style),  # noqa: S704 - the project's own style sheet

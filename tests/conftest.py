@@ -15,7 +15,14 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # A module that others import comes before them: pytest rewrites the asserts of what is not imported yet.
-pytest_plugins = ["fixtures_records", "fixtures_judged", "fixtures_command", "fixtures_engine", "fixtures_report"]
+pytest_plugins = [
+    "fixtures_records",
+    "fixtures_judged",
+    "fixtures_command",
+    "fixtures_engine",
+    "fixtures_report",
+    "fixtures_state",
+]
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 collect_ignore = [] if CHROMIUM else ["test_report_browser.py"]

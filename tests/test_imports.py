@@ -14,13 +14,14 @@ import pytest
 
 ROOMS = ("gates", "kernels", "reports", "tasks")
 
-GROUND = {"errors", "records"}
+GROUND = {"errors", "records", "state_record"}
 """Under all."""
 
 # What each part may import besides itself and the ground; the store stands on disk, tables, parts and manifest_file.
 DOWN: dict[str, set[str]] = {
     "errors": set(),
     "records": set(),
+    "state_record": set(),
     "stats": set(),
     "versioned": set(),
     "disk": set(),
@@ -53,7 +54,7 @@ HOMES: dict[str, set[str]] = {
     "numpy": {"kernels", "engine", "backends", "tasks", "runner"},
     "pandas": {"runner"},
     "pyarrow": {"tables"},
-    "pydantic": {"records", "versioned", "manifest_file", "gates", "tasks", "engine", "backends"},
+    "pydantic": {"records", "state_record", "versioned", "manifest_file", "gates", "tasks", "engine", "backends"},
     "rfc8785": {"versioned"},
     "rich": {"cli", "reports"},
     "safetensors": {"engine", "backends"},
@@ -124,7 +125,7 @@ def test_imports_go_down_only(repository: Path) -> None:
 
 
 def test_ground_stands_on_nothing(repository: Path) -> None:
-    """Errors import nothing of ours, records only errors."""
+    """Errors import nothing of ours, records only errors, the record of a state only records."""
     ours = {
         name: {target.split(".")[1] for _, target in imported(path) if target.startswith("evalgate.")}
         for name, path in modules(repository).items()
@@ -133,6 +134,7 @@ def test_ground_stands_on_nothing(repository: Path) -> None:
 
     assert ours["errors.py"] == set()
     assert ours["records.py"] <= {"errors"}
+    assert ours["state_record.py"] <= {"records"}
 
 
 def test_packages_stay_in_their_homes(repository: Path) -> None:
@@ -166,7 +168,9 @@ def test_every_home_is_a_dependency(repository: Path) -> None:
     assert set(HOMES) - imports == {"markupsafe"}, "markupsafe is jinja2's"
 
 
-@pytest.mark.parametrize("command", [["gate", "--help"], ["report", "--help"], ["--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "command", [["gate", "--help"], ["report", "--help"], ["state", "--help"], ["--help"], ["--version"]]
+)
 def test_command_line_starts_light(command: list[str]) -> None:
     """The judge's commands load neither torch, transformers nor pandas, nor what stands beside them."""
     code = (

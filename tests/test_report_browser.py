@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from fixtures_state import MakeState
 
 from evalgate.reports import html
+from evalgate.reports.state_view import build_state_view
 from evalgate.reports.view import build_view
 
 FLAGS = [
@@ -32,7 +34,7 @@ FLAGS = [
     "--disable-sync",
     "--remote-debugging-pipe",
 ]
-KINDS = ("pass", "block", "open", "error", "plain")
+KINDS = ("pass", "block", "open", "error", "plain", "state")
 
 
 class Browser:
@@ -119,12 +121,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def pages(report_cases: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The written page of each kind of report."""
+def pages(
+    report_cases: dict[str, Any], make_state: MakeState, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """The written page of each kind of report, and of a measured state."""
     folder = tmp_path_factory.mktemp("reports")
     paths = {name: folder / f"{name}.html" for name in report_cases}
     for name, path in paths.items():
         html.write(build_view(*report_cases[name]), path)
+    paths["state"] = folder / "state.html"
+    paths["state"].write_text(html.render_state(build_state_view(make_state())), encoding="utf-8")
     return paths
 
 
@@ -213,6 +219,19 @@ def test_keyboard_reaches_links_and_frames(browser: Browser, pages: dict[str, Pa
     assert "#verify" in stops
     assert stops.count("scroll") == 7
     assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_drawings_of_a_state_are_seen(browser: Browser, pages: dict[str, Path]) -> None:
+    """Every histogram and chart has a size, its shapes a colour that differs from the page in light and dark."""
+    for scheme in ("light", "dark"):
+        for width in (1280, 400):
+            browser.show(pages["state"], width, scheme)
+            drawn = "[...document.querySelectorAll('.hist, .curve')].map(s => s.getBoundingClientRect())"
+            assert browser.value(f"{drawn}.every(r => r.width >= 150 && r.height >= 30 && r.right <= innerWidth)")
+            ground = browser.value("getComputedStyle(document.body).backgroundColor")
+            for shape, way in ((".hist .bars", "fill"), (".hist .rest", "stroke"), (".curve .line", "stroke")):
+                colour = browser.value(f"getComputedStyle(document.querySelector('{shape}')).{way}")
+                assert colour not in {ground, "none", "rgba(0, 0, 0, 0)"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

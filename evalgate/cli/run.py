@@ -90,8 +90,11 @@ def execute(request: RunRequest, out: Path, title: str = "") -> dict[str, object
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[Progress], None]]:
-    """A progress line with rate and time left, on standard error and only on a terminal; else a line now and then."""
+def progress(title: str, unit: str = "haystacks") -> Iterator[Callable[[Progress], None]]:
+    """A progress line with rate and time left, on standard error and only on a terminal; else a line now and then.
+
+    ``unit`` names what is counted.
+    """
     import sys
 
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -119,7 +122,7 @@ def progress(title: str) -> Iterator[Callable[[Progress], None]]:
             said = tenth
             told = f", {left:,.0f} s left" if left is not None else ""
             with suppress(OSError):  # a run does not end because nobody reads how far it is
-                sys.stderr.write(f"{title}: {state.done}/{state.total} haystacks, {rate or 'starting'}{told}\n")
+                sys.stderr.write(f"{title}: {state.done}/{state.total} {unit}, {rate or 'starting'}{told}\n")
 
     with bar:
         yield report

@@ -30,8 +30,13 @@ class RunRequest:
             raise RefusedError(f"--model {self.model!r}: expected an embedded model, a checkpoint folder or a hub id")
         if self.seeds < 1:
             raise RefusedError(f"--seeds {self.seeds}: expected at least 1")
-        if not self.seed_set or any(c.isspace() or c in "/\\" for c in self.seed_set):
-            raise RefusedError(f"--seed-set {self.seed_set!r}: expected a name without blanks or slashes")
+        check_seed_set(self.seed_set)
+
+
+def check_seed_set(name: str) -> None:
+    """Raise RefusedError for a name that no seed set may have."""
+    if not name or any(c.isspace() or c in "/\\" for c in name):
+        raise RefusedError(f"--seed-set {name!r}: expected a name without blanks or slashes")
 
 
 @dataclass(frozen=True, slots=True)
