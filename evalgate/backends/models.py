@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,8 @@ from evalgate.errors import CheckpointError, UnknownNameError, nearest
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+SETTINGS = ("generation_config.json", "config.json")
+"""Files that may name the tokens that end an answer; either may be missing, and none may be unreadable."""
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 
@@ -22,8 +25,16 @@ def builtin_models() -> list[str]:
 def find_model(name: str) -> Path:
     """Folder of a model: ``builtin:NAME``, a checkpoint folder, or a hub id (fetched when it is not in the cache).
 
-    Raises UnknownNameError (no such embedded model) or CheckpointError (no such folder, or it cannot be fetched).
+    Raises UnknownNameError (no such embedded model) or CheckpointError (no such folder, it cannot be fetched, or what
+    its settings say of the end of an answer cannot be read).
     """
+    folder = _find(name)
+    for settings in SETTINGS:
+        _check_ends(folder / settings)
+    return folder
+
+
+def _find(name: str) -> Path:
     if name.startswith(BUILTIN):
         known = builtin_models()
         wanted = name.removeprefix(BUILTIN)
@@ -39,6 +50,25 @@ def find_model(name: str) -> Path:
             f"({', '.join(builtin_models())}) or a hub id"
         )
     return _fetch(name)
+
+
+def _check_ends(path: Path) -> None:
+    """Raise CheckpointError for a file that is there and does not say which tokens end an answer, or that none do.
+
+    Without this its tokens would be missing, answers would run on, and the recall of the model would be blamed.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); restore it, or fetch it again") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: found {type(found).__name__}, expected an object of settings; restore it")
+    stated = found.get("eos_token_id")
+    ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):
+        raise CheckpointError(f"{path}: eos_token_id is {stated!r}, expected a token id or a list of them; restore it")
 
 
 def _fetch(hub_id: str) -> Path:
