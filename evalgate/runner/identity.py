@@ -5,19 +5,39 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from evalgate import __version__
 from evalgate.errors import MismatchError
-from evalgate.records import DocumentId, Manifest
+from evalgate.records import Cell, DocumentId, EngineId, Manifest, ModelId
 from evalgate.runner.request import Bench
 from evalgate.tasks.language import GENERATOR_VERSION
 from evalgate.tasks.scoring import SCORER_VERSION
 from evalgate.versioned import Document
 
+IDENTITY = {
+    "suite": "suite",
+    "profile": "profile",
+    "model": "model",
+    "engine": "engine",
+    "generator_version": "generator version",
+    "seed_set": "seed set",
+    "seeds": "number of seeds",
+    "cells": "set of cells",
+}
+"""Fields of a manifest that make a run what it is -> what they are called; the first that differs is told."""
+MISSING = "nothing"
+"""What a setting is called that one of two runs does not have."""
+DETAILS = 4
+"""Differences that an error names before it counts the rest."""
+SHORT = 80
+"""Characters of a value that an error shows."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
@@ -48,17 +68,29 @@ def new_manifest(bench: Bench) -> Manifest:
 
 def check_same(kept: Manifest, asked: Manifest, where: str) -> None:
     """Raise MismatchError unless a run that goes on is the run that was begun."""
-    for what in ("suite", "profile", "model", "engine", "generator_version", "seed_set", "seeds", "cells"):
-        old, new = getattr(kept, what), getattr(asked, what)
-        if what == "model":  # the same weights may be reached by another name
-            old, new = old.model_copy(update={"name": ""}), new.model_copy(update={"name": ""})
-        if old != new:
+    there, wanted = _comparable(kept), _comparable(asked)
+    for what, called in IDENTITY.items():
+        differences = differing(there[what], wanted[what])
+        if what == "model":
+            differences.pop("name", None)  # the same weights may be reached by another name
+        if differences:
             raise MismatchError(
-                f"{where} holds a run of another {what.replace('_', ' ')}: found {_told(old)}, asked for {_told(new)}; "
+                f"{where} holds a run of another {called}: found {_named(getattr(kept, what))}, "
+                f"asked for {_named(getattr(asked, what))}{_details(differences)}; "
                 "choose another --out, or repeat the command that began it"
             )
     if kept.versions.get("scorer") != asked.versions["scorer"]:
         raise MismatchError(f"{where} was scored by another scorer version; choose another --out")
+
+
+def differing(old: object, new: object, path: str = "") -> dict[str, tuple[object, object]]:
+    """Dotted name of every setting in which two values of a manifest differ -> (old, new)."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: dict[str, tuple[object, object]] = {}
+        for name in dict.fromkeys([*old, *new]):
+            found |= differing(old.get(name, MISSING), new.get(name, MISSING), f"{path}.{name}".removeprefix("."))
+        return found
+    return {} if old == new else {path: (old, new)}
 
 
 def now() -> str:
@@ -70,11 +102,33 @@ def _document(document: Document) -> DocumentId:
     return DocumentId(name=document.name, version=document.version, digest=document.digest)
 
 
-def _told(value: object) -> str:
+def _comparable(manifest: Manifest) -> dict[str, Any]:
+    cells = {str(Cell(*cell)): "planned" for cell in manifest.cells}
+    return manifest.model_dump(mode="json") | {"cells": cells}
+
+
+def _named(value: object) -> str:
     if isinstance(value, DocumentId):
-        return f"{value.name}@{value.version} ({value.digest[:8]})"
+        return f"{value.name}@{value.version}"
+    if isinstance(value, ModelId):
+        return value.name
+    if isinstance(value, EngineId):
+        return value.backend
+    return str(len(value)) if isinstance(value, list) else _short(value)
+
+
+def _details(differences: dict[str, tuple[object, object]]) -> str:
+    """The settings that differ, by name; nothing where the whole value was named already."""
+    told = [f"{path} {_short(old)} and {_short(new)}" for path, (old, new) in differences.items() if path]
+    shown = "; ".join(told[:DETAILS]) + (f"; and {len(told) - DETAILS} more" if len(told) > DETAILS else "")
+    return f" (they differ in {shown})" if told else ""
+
+
+def _short(value: object) -> str:
     text = str(value)
-    return text if len(text) < 200 else text[:200] + "..."
+    if DIGEST.fullmatch(text):
+        return text[:12]
+    return text if len(text) <= SHORT else f"{text[:SHORT]}..."
 
 
 def _versions() -> dict[str, str]:
