@@ -38,14 +38,16 @@ class Measure(NamedTuple):
 LADDER = (
     "state-bf16",
     "state-int8",
+    "state-int8-feedback",
     "state-int4",
+    "state-int4-feedback",
     "state-rank-8",
     "state-rank-6",
     "state-rank-4",
     "state-rank-2",
     "state-rank-1",
 )
-KV = ("kv-int8", "kv-keep-90", "kv-keep-75", "kv-keep-50", "kv-window-512")
+KV = ("kv-bf16", "kv-int8", "kv-fp8", "kv-keep-90", "kv-keep-75", "kv-keep-50", "kv-window-512")
 
 MEASURES = {
     "reach": [
@@ -63,6 +65,10 @@ MEASURES = {
         Measure("demo-hybrid", "builtin:hybrid", "demo", "full", 400, "reach-demo"),
         Measure("demo-hybrid-int8", "builtin:hybrid", "demo", "state-int8", 400, "reach-demo"),
         Measure("demo-attention", "builtin:mostly-attention", "demo", "full", 400, "reach-demo"),
+    ],
+    "long": [
+        Measure("hybrid-64k", "builtin:hybrid", "needle", "full", 20, "reach", (65536,)),
+        Measure("hybrid-256k", "builtin:hybrid", "needle", "full", 3, "reach", (262144,)),
     ],
     "profiles": [
         *(Measure(f"hybrid-{p}", "builtin:hybrid", "smoke", p, 50, "reach") for p in (*LADDER, *KV)),

@@ -68,7 +68,8 @@ class LLM:
         ``max_sessions`` may live at once, ``max_snapshots`` prefixes are stored, both on at most ``max_pages`` pages
         (None: what memory allows).  ``prefix`` says whether requests use stored prefixes; two on one path are at least
         ``snapshot_interval`` tokens apart.  ``poison`` fills freed slots and pages with NaN, for tests.
-        Raises UnsupportedError (a setting that this model cannot do) or DoesNotFitError (window, memory).
+        Raises UnsupportedError (a setting that this model cannot do), CheckpointError (weights that are not finite) or
+        DoesNotFitError (window, memory).
         """
         self.config = checkpoint.config
         self.compression = compression or Compression()
@@ -79,7 +80,14 @@ class LLM:
         self.model = HybridModel(self.config, checkpoint.tensors, self.dtype)
         state_dtype = torch.float64 if dtype == "fp64" else torch.float32
         self.budget: Budget = plan_pools(
-            self.config, self.compression, self.dtype, state_dtype, page=page, tokens=max_tokens, sessions=max_sessions
+            self.config,
+            self.compression,
+            self.dtype,
+            state_dtype,
+            page=page,
+            tokens=max_tokens,
+            sessions=max_sessions,
+            snapshots=max_snapshots,
         )
         if max_pages is not None:
             self.budget = replace(self.budget, pages=max_pages)
