@@ -222,11 +222,12 @@ def test_outputs_never_replace_results(name: str, tmp_path: Path) -> None:
     assert (run / "manifest.json").read_text(encoding="utf-8") == "kept"
 
 
-def test_plan_costs_the_seeds_that_the_policy_judges() -> None:
+def test_plan_costs_the_seeds_that_the_policy_judges(evalgate: Evalgate) -> None:
     """With a policy and no --seeds, the plan is of the policy's run."""
     words = ("run", "demo", "--model", "builtin:hybrid", "--plan", "--policy", "demo", "--json")
-    plan = json.loads(command(*words, stdout=subprocess.PIPE).stdout)
-    fewer = json.loads(command(*words, "--seeds", "7", stdout=subprocess.PIPE).stdout)
+    plan = json.loads(evalgate(*words).out)
+    fewer = json.loads(evalgate(*words, "--seeds", "7").out)
 
     assert (plan["seeds"], fewer["seeds"]) == (100, 7)
     assert plan["power"][0]["n"] == 100
+    assert plan["seconds"] == pytest.approx(plan["tokens"] / plan["speed"]["tokens_per_second"])

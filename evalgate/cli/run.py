@@ -129,7 +129,7 @@ def progress(title: str, unit: str = "haystacks") -> Iterator[Callable[[Progress
 
 
 def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from evalgate.gates.policy import load_policy
     from evalgate.gates.power import power
@@ -137,7 +137,8 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
 
     rules = None if policy is None else load_policy(policy)
     bench: Bench = prepare(request)
-    plan = make_plan(bench, probe(bench))
+    plan = make_plan(bench)
+    plan = replace(plan, speed=probe(bench, plan))
     chances = [] if rules is None else power(rules)
     if json:
         derived = {"tokens": plan.tokens, "seconds": plan.seconds, "saving": plan.saving}
@@ -157,7 +158,7 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
 
 def _plan_lines(plan: Plan) -> list[str]:
     session = ", ".join(f"{name} {count:,}" for name, count in plan.bytes_per_session.items())
-    seconds = plan.seconds
+    seconds, speed = plan.seconds, plan.speed
     lines = [f"{plan.suite} · {plan.model} · {plan.profile} · {plan.backend} {plan.arm_paths}"]
     lines += [
         f"  stream {s.stream}: {s.prefilled:,} tokens prefilled, at most {s.asked:,} asked: {', '.join(s.entries)}"
@@ -168,6 +169,9 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"  one prompt per trial would take {plan.one_by_one_per_seed * plan.seeds:,} tokens: {plan.saving:.1f}x",
         f"  bytes per session: {session}",
     ]
-    if seconds is not None:
-        lines.append(f"  about {seconds:,.0f} s at {plan.tokens_per_second:,.0f} tokens/s (measured on two haystacks)")
+    if seconds is not None and speed is not None:
+        plural = "s" if speed.haystacks > 1 else ""
+        measured = f"{speed.haystacks} haystack{plural} of stream {speed.stream}, {speed.tokens:,} tokens each"
+        rate = f"{speed.tokens_per_second:,.0f} tokens/s"
+        lines.append(f"  estimate: {seconds:,.0f} s at {rate} (the median of {measured}, on this machine just now)")
     return lines

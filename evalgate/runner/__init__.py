@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evalgate.runner.fit import Fit, fit_suite
-from evalgate.runner.plan import Plan, StreamCost, make_plan
+from evalgate.runner.plan import Plan, Speed, StreamCost, make_plan
 from evalgate.runner.probe import probe
 from evalgate.runner.request import Bench, RunRequest, prepare
 from evalgate.runner.run import Progress, run_suite
@@ -14,6 +14,7 @@ __all__ = [
     "Plan",
     "Progress",
     "RunRequest",
+    "Speed",
     "StreamCost",
     "fit_suite",
     "make_plan",

@@ -17,6 +17,26 @@ class StreamCost:
     prefilled: int
     asked: int
 
+    @property
+    def tokens(self) -> int:
+        """All tokens that one haystack takes in."""
+        return self.prefilled + self.asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a plan's tokens were taken in, and what that was measured on."""
+
+    tokens_per_second: float
+    """Median over the haystacks."""
+    haystacks: int
+    """Haystacks that were timed."""
+    stream: int
+    tokens: int
+    """Tokens of each, as the plan counts them."""
+    seconds: float
+    """What all of it took, with one haystack to warm up."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -37,8 +57,8 @@ class Plan:
     asked_per_seed: int
     one_by_one_per_seed: int
     bytes_per_session: dict[str, int]
-    tokens_per_second: float | None
-    """Of a short measured probe; None where none was run."""
+    speed: Speed | None = None
+    """None where nothing was measured."""
 
     @property
     def tokens(self) -> int:
@@ -47,8 +67,8 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated wall time."""
-        return None if self.tokens_per_second is None else self.tokens / self.tokens_per_second
+        """Estimated wall time; None where nothing was measured."""
+        return None if self.speed is None else self.tokens / self.speed.tokens_per_second
 
     @property
     def saving(self) -> float:
@@ -84,7 +104,7 @@ def _cost(stream: Stream, paths: list[str], bands: int, tail: int) -> StreamCost
     return StreamCost(stream=stream.index, entries=entries, prefilled=prefilled, asked=asked)
 
 
-def make_plan(bench: Bench, tokens_per_second: float | None = None) -> Plan:
+def make_plan(bench: Bench) -> Plan:
     """Work out the plan of ``bench``; nothing is run."""
     suite, builder = bench.suite, bench.builder
     tail = builder.wording.question_tokens + suite.decoding.max_tokens
@@ -107,5 +127,4 @@ def make_plan(bench: Bench, tokens_per_second: float | None = None) -> Plan:
         asked_per_seed=sum(s.asked for s in streams),
         one_by_one_per_seed=sum(cell.length for cell in cells),
         bytes_per_session=bench.backend.engine_id(suite.lengths[-1], tuple(suite.arms)).bytes_per_session,
-        tokens_per_second=tokens_per_second,
     )
