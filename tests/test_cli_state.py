@@ -51,8 +51,8 @@ def test_json_and_page_tell_the_same(evalgate: Evalgate, suite: Path, tmp_path: 
     assert [codec.form for codec in record.codecs] == ["int8, every 64 tokens", "rank 4, once, at the fork"]
     assert (record.length, record.positions[-1], record.stream) == (512, 448, 1)
     assert record.facts >= 8
-    assert record.nbytes == 3 * 4 * 32 * 32 * 4
-    assert record.codecs[0].nbytes == 3 * 4 * (32 * 32 + 32 * 4)
+    assert record.nbytes == 3 * 4 * 64 * 64 * 4
+    assert record.codecs[0].nbytes == 3 * 4 * (64 * 64 + 64 * 4)
     page = out.read_text(encoding="utf-8")
     assert f"After {record.positions[-1]} tokens" in page
     assert "state-rank-4" in page
@@ -64,7 +64,7 @@ def test_text_tells_layers_profiles_and_the_page(evalgate: Evalgate, suite: Path
     ended = evalgate("state", "builtin:hybrid", "--suite", suite, "--length", 512, "--profiles", "state-int4")
 
     assert ended.code == 0
-    for word in ("layer 2", "state-int4", "7.5 KiB", "is left of what the front third", "--out"):
+    for word in ("layer 2", "state-int4", "27.0 KiB", "is left of what the front third", "--out"):
         assert word in ended.out
 
 
@@ -89,7 +89,7 @@ def test_profile_that_a_model_cannot_do_is_left_out_or_refused(
     )
 
     names = [codec.profile.name for codec in record.codecs]
-    assert "state-rank-6" in names
+    assert "state-rank-7" in names
     assert "state-rank-8" not in names
     assert ended.code == ExitCode.REFUSED
     assert "state-rank-8@1.0.0" in ended.err

@@ -13,7 +13,7 @@ from evalgate.kernels.latent_codec import (
     ScaledLatents,
     machine_has_fp8,
 )
-from evalgate.kernels.state_codec import Bf16, Encoded, Exact, Int, IntWidth, Rank, StateForm
+from evalgate.kernels.state_codec import Bf16, Encoded, Exact, Int, IntWidth, Rank, StateForm, strongest
 
 FORMS: list[StateForm] = [
     *(Exact(), Bf16(), Int(8), Int(4)),
@@ -246,3 +246,21 @@ def test_machine_says_whether_it_has_fp8(monkeypatch: pytest.MonkeyPatch) -> Non
     assert machine_has_fp8("meta") is False
     monkeypatch.setattr(torch, "float8_e4m3fn", torch.int8)
     assert machine_has_fp8() is False
+
+
+@pytest.mark.parametrize("rank", [1, 7, 20])
+def test_strongest_directions_are_those_of_the_full_decomposition(rank: int) -> None:
+    """Whole matrices, ones that a truncation and some tokens left, both in one batch, and zeros."""
+    generator = torch.Generator().manual_seed(5)
+    whole = torch.randn(3, 2, 32, 32, generator=generator, dtype=torch.float64)
+    columns = torch.randn(3, 2, 32, rank + 2, generator=generator, dtype=torch.float64)
+    thin = columns @ torch.randn(3, 2, rank + 2, 32, generator=generator, dtype=torch.float64)
+    noisy = thin + 1e-8 * whole  # what float32 arithmetic leaves beside a low rank
+    for matrix in (whole, thin, noisy, torch.cat([whole, thin]), torch.zeros_like(whole)):
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        expected = (left[..., :rank] * values[..., None, :rank]) @ right[..., :rank, :]
+        found = strongest(matrix, rank)
+        torch.testing.assert_close(matrix @ found @ found.mT, expected, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            found.mT @ found, torch.eye(rank, dtype=torch.float64).expand(*found.shape[:2], -1, -1)
+        )

@@ -12,7 +12,7 @@ from evalgate.gates.profile import Profile, library, load_profile, template
 from evalgate.versioned import parse, parse_yaml, read_lock
 
 SHIPPED = [
-    *("full", "state-bf16", "state-int8", "state-int4", "state-rank-8", "state-rank-6", "state-rank-4", "state-rank-2"),
+    *("full", "state-bf16", "state-int8", "state-int4", "state-rank-8", "state-rank-7", "state-rank-4", "state-rank-2"),
     *("state-rank-1", "kv-int8", "kv-keep-90", "kv-keep-75", "kv-keep-50", "kv-window-512"),
     *("state-int8-feedback", "state-int4-feedback", "kv-bf16", "kv-fp8", "snapshot-bf16", "snapshot-int8"),
 ]

@@ -176,7 +176,7 @@ def test_a_run_needs_a_seed(seeds: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"lengths": [65536]}, DoesNotFitError, "32,?768|window"),
+        ({"lengths": [2097152]}, DoesNotFitError, "1,?048,?576|window"),
         ({"lengths": [128]}, DoesNotFitError, "shortest length that fits"),
         ({"lengths": [2048, 1024]}, InvalidDocumentError, "ascend"),
         ({"lengths": []}, InvalidDocumentError, "lengths"),

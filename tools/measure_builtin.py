@@ -42,7 +42,7 @@ LADDER = (
     "state-int4",
     "state-int4-feedback",
     "state-rank-8",
-    "state-rank-6",
+    "state-rank-7",
     "state-rank-4",
     "state-rank-2",
     "state-rank-1",

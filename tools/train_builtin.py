@@ -31,7 +31,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "hybrid": {
         "layer_types": ["linear_attention"] * 3 + ["full_attention"],
         "linear_num_heads": 4,
-        "linear_head_dim": 32,
+        "linear_head_dim": 64,
     },
     "mostly-attention": {
         "layer_types": ["linear_attention"] + ["full_attention"] * 3,
@@ -43,12 +43,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 CURRICULUM: dict[str, list[Rung]] = {
     "hybrid": [
-        Rung(128, 48, 450, (3, 4), 3, 0.0),
-        Rung(256, 24, 500, (4, 8), 5, 0.3),
-        Rung(512, 12, 350, (6, 16), 8, 0.3),
-        Rung(1024, 6, 350, (3, 20), 12, 0.3),
-        Rung(2048, 3, 350, (6, 36), 20, 0.3),
-        Rung(4096, 2, 120, (8, 44), 24, 0.3),
+        Rung(128, 48, 400, (3, 4), 3, 0.0),
+        Rung(256, 24, 400, (4, 8), 5, 0.3),
+        Rung(512, 12, 350, (6, 18), 8, 0.3),
+        Rung(1024, 6, 250, (6, 40), 16, 0.3),
+        Rung(2048, 3, 350, (8, 48), 24, 0.3),
+        Rung(4096, 2, 130, (8, 48), 24, 0.3),
     ],
     "mostly-attention": [
         Rung(80, 72, 500, (2, 3), 2, 0.0),
@@ -82,7 +82,7 @@ def make_config(name: str, vocabulary: int) -> KimiLinearConfig:
         num_local_experts=2,
         num_experts_per_tok=1,
         moe_intermediate_size=64,
-        max_position_embeddings=32768,
+        max_position_embeddings=1048576,
         initializer_range=0.06,
         bos_token_id=1,
         eos_token_id=2,

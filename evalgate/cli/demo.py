@@ -53,9 +53,9 @@ STEPS = (
         blocked_band="middle",
     ),
     Step(
-        name="hybrid-rank-6",
+        name="hybrid-rank-7",
         model="builtin:hybrid",
-        profile="state-rank-6",
+        profile="state-rank-7",
         baseline="hybrid",
         expected="BLOCK",
         blocked_task="multikey@8",
