@@ -184,12 +184,14 @@ def strongest(matrix: Tensor, rank: int) -> Tensor:
         inside = matrix @ basis
         left_out = (matrix - inside @ basis.mT).norm(dim=(-2, -1))
         if (left_out <= NOTHING_LEFT * matrix.norm(dim=(-2, -1))).all():
-            return basis @ _top(inside, rank)
+            found: Tensor = basis @ _top(inside, rank)
+            return found
     return _top(matrix, rank)
 
 
 def _top(matrix: Tensor, rank: int) -> Tensor:
-    return torch.linalg.eigh(matrix.mT @ matrix).eigenvectors[..., -rank:]
+    vectors: Tensor = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors
+    return vectors[..., -rank:]
 
 
 def _pack(codes: Tensor) -> Tensor:
