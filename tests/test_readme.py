@@ -1,18 +1,24 @@
-"""What the README shows is true: its CI snippet runs, its tables are the program's, its commands exist."""
+"""What the README shows is true: its CI snippet runs, its tables are the program's, its commands run in order."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from evalgate.errors import ExitCode
+from evalgate.gates.plan import seeds_needed
+from evalgate.gates.policy import Policy, load_policy, template
+from evalgate.versioned import parse, parse_yaml
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +63,59 @@ def test_exit_codes_are_those_of_the_program(readme: str) -> None:
     assert {(int(code), name) for code, name in rows} == {(int(code), code.name) for code in ExitCode}
 
 
-def test_commands_exist(readme: str) -> None:
-    """Every `evalgate` line of the README names a command whose help lists the options used."""
+SMALLER = {"needle": "smoke", "serving-default": "smoke"}
+"""What takes an hour in the README -> what takes seconds here; every other word is run as it stands."""
+FEW = "2"
+"""Seeds here, where the README asks for hundreds; the policy that it writes is told to judge as many."""
+VERDICTS = {ExitCode.PASS, ExitCode.BLOCK, ExitCode.INCONCLUSIVE}
+
+
+def commands(readme: str) -> list[list[str]]:
+    """The words of every `evalgate` line of the README's shell blocks, in order."""
     lines = [line for block in blocks(readme, "sh") for line in block.splitlines() if line.startswith("evalgate ")]
-    assert len(lines) >= 8
-    for line in lines:
-        words = shlex.split(line, comments=True)[1:]
-        command = words[:2] if words[0] in {"suite", "policy", "profile", "runs"} else words[:1]
-        help_text = subprocess.run(
-            [sys.executable, "-m", "evalgate", *command, "--help"], capture_output=True, text=True, check=True
-        ).stdout
-        for option in (word for word in words if word.startswith("--")):
-            assert option in help_text, f"{line}: no {option}"
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def smaller(words: list[str]) -> list[str]:
+    """The same command at a size that a test can run."""
+    pairs = itertools.pairwise(["", *words])
+    return [FEW if before == "--seeds" else SMALLER.get(word, word) for before, word in pairs]
+
+
+def test_commands_run_in_order(
+    readme: str, evalgate: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command works in an empty folder on what the ones before it left there, and writes what it names."""
+    monkeypatch.chdir(tmp_path)
+    every = commands(readme)
+    assert {words[0] for words in every} == {"doctor", "run", "gate", "report", "suite", "policy", "profile"}
+    for words in every:
+        ended = evalgate(*smaller(words))
+        assert ended.code in (VERDICTS if words[0] == "gate" else {ExitCode.PASS}), f"{words}: {ended}"
+        for option in {"--out", "--junit"} & set(words):
+            written = Path(words[words.index(option) + 1])
+            assert written.exists(), words
+            if words[0] == "policy":
+                text = written.read_text(encoding="utf-8")
+                written.write_text(text.replace("looks: [100]", f"looks: [{FEW}]"), encoding="utf-8")
+
+
+def test_runs_have_the_seeds_that_their_policy_judges(readme: str) -> None:
+    """A reader who copies the commands gets a verdict, not an error about too few seeds."""
+    written = {"mine-policy.yaml": template("mine", "mine@1.0.0")}
+    runs: dict[str, int] = {}
+    judged = []
+    for words in commands(readme):
+        options = dict(itertools.pairwise(words))
+        if words[0] == "run" and "--out" in words:
+            runs[options["--out"]] = int(options["--seeds"])
+        if words[0] == "gate":
+            name = options["--policy"]
+            policy = parse(Policy, parse_yaml(written[name], name), name) if name in written else load_policy(name)
+            judged += [(runs[run], seeds_needed(policy)) for run in (words[1], options.get("--baseline")) if run]
+
+    assert len(judged) >= 3
+    assert all(seeds == needed for seeds, needed in judged), judged
 
 
 def test_names_in_the_readme_exist(readme: str, repository: Path) -> None:
