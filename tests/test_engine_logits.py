@@ -16,7 +16,7 @@ from evalgate.engine.llm import LLM
 from evalgate.engine.loader import Checkpoint, load_checkpoint
 from evalgate.engine.visibility import ContextSpan
 
-SHORT, DRAWS = 4, 16
+SHORT, DRAWS = 129, 8
 """Prompts of so few tokens are held against transformers on several draws: one draw's worst position is chance."""
 LENGTHS = (1, 2, 3, 4, 63, 64, 65, 127, 128, 129, 1000, 4097)
 
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
     def engine(self, chunk: int = 1024) -> LLM:
         """An engine with poisoned pools."""
-        return LLM(self.checkpoint, prefill_chunk=chunk, max_tokens=5000, max_sessions=4, poison=True)
+        return LLM(self.checkpoint, prefill_chunk=chunk, max_tokens=5000, max_sessions=10, poison=True)
 
 
 @pytest.fixture(scope="module")
@@ -96,26 +96,29 @@ def test_logits_after_a_fork(case: Case, at: int) -> None:
 
 
 def test_logits_token_by_token(case: Case) -> None:
-    """Decode steps from the first token on, three sessions of unequal length in one batch."""
+    """Decode steps, sessions of unlike prompts and unequal lengths in one batch, from the first token on."""
     llm = case.engine()
-    sessions = [llm.prefill(case.tokens[:start]) for start in (1, 2, 62)]
+    draws = case.draws(SHORT)
+    starts = [1, 2, 59, *range(3, 60, 9)][: len(draws)]
+    sessions = [llm.prefill(tokens[:start]) for (tokens, _), start in zip(draws, starts, strict=True)]
     for _ in range(70):
+        rows = list(zip(draws, sessions, strict=True))
         with torch.inference_mode():
-            llm.runner.decode(sessions, [case.tokens[session.tokens] for session in sessions], 0)
-        found = llm.logits(sessions)
-        truth = case.truth[[session.tokens - 1 for session in sessions]]
-        assert error(found, truth) <= case.bars[129], f"at {[session.tokens for session in sessions]} tokens"
+            llm.runner.decode(sessions, [tokens[session.tokens] for (tokens, _), session in rows], 0)
+        truth = torch.stack([right[session.tokens - 1] for (_, right), session in rows])
+        assert error(llm.logits(sessions), truth) <= case.bars[SHORT], f"at {[s.tokens for s in sessions]} tokens"
 
 
 def test_logits_of_one_token_stretches(case: Case) -> None:
     """Stretches shorter than the convolution and off the grid, one after another."""
     llm = case.engine()
-    session = llm.start()
-    steps = itertools.cycle((1, 2, 3, 1, 5))
-    while session.tokens < 140:
-        llm.extend(session, case.tokens[session.tokens : session.tokens + next(steps)])
-        found = llm.logits([session])
-        assert error(found, case.truth[[session.tokens - 1]]) <= case.bars[129], f"at {session.tokens} tokens"
+    for tokens, truth in case.draws(SHORT)[:3]:
+        session = llm.start()
+        steps = itertools.cycle((1, 2, 3, 1, 5))
+        while session.tokens < SHORT - 5:
+            llm.extend(session, tokens[session.tokens : session.tokens + next(steps)])
+            found = llm.logits([session])
+            assert error(found, truth[[session.tokens - 1]]) <= case.bars[SHORT], f"at {session.tokens} tokens"
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 700])
