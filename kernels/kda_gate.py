@@ -26,7 +26,8 @@ def kda_gate(f: Tensor, a_log: Tensor, dt_bias: Tensor) -> Tensor:
     return softplus * -widened(a_log).exp()[:, None]
 
 
-def l2norm(x: Tensor) -> Tensor:
-    """Normalise the last dimension in at least float32."""
+def l2norm(x: Tensor, scale: float = 1.0) -> Tensor:
+    """Normalise the last dimension to ``scale``, in at least float32."""
     wide = widened(x)
-    return wide * torch.rsqrt((wide * wide).sum(dim=-1, keepdim=True) + L2_EPS)
+    norm: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    return wide * (norm.square() + L2_EPS).rsqrt().mul(scale)

@@ -5,8 +5,8 @@ Per head, with decay alpha_t = exp(g_t) per key channel (Kimi Linear, arXiv 2510
     S_t = (I - beta_t k_t k_t^T) Diag(alpha_t) S_{t-1} + beta_t k_t v_t^T
     o_t = S_t^T q_t
 
-The chunk form works on 64 tokens at a time, in sub-blocks of 16, and no exponent is ever positive, so that any
-gate from -1e-4 to -40 per step can underflow but never overflow.
+The chunk form works on 64 tokens at a time, and no exponent is ever positive, so that any gate from -1e-4 to -40 per
+step can underflow but never overflow.
 It is made of differentiable torch operations; it knows nothing of layers, slots or profiles.
 """
 
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
-SUB = 16
 
 AtGrid = Callable[[int, Tensor], Tensor]
 """Called as ``at_grid(tokens, state)`` after each whole chunk; what it returns is the state from there on."""
@@ -78,87 +77,89 @@ def chunk_kda(
     if not length:
         return KdaResult(v.new_zeros(batch, 0, heads, v.shape[-1]), state, {t: state.clone() for t in snapshot_at})
     pad = -length % CHUNK
-    q, k, v, g = (_chunked(x, pad) for x in (q, k, v, g))
-    b = _chunked(beta[..., None], pad)
+    q, k, v, g, b = (_chunked(x, pad) for x in (q, k, v, g, beta[..., None]))
+    given = torch.unflatten(v * b, 0, (batch * heads, -1))
+    rows, columns, fade, inner = (torch.unflatten(x, 0, (batch * heads, -1)) for x in _within_chunks(q, k, g, b))
 
-    decay = g.cumsum(dim=-2)
-    grown = decay.exp()
-    scores_k, scores_q = _scores(q, k, g, decay)
-    solved = torch.linalg.solve_triangular(
-        scores_k * b, torch.cat([k * grown * b, v * b], dim=-1), upper=False, unitriangular=True
-    )
-    w, u = solved[..., :width], solved[..., width:]
-    last = decay[..., -1:, :]
-    keep = (k * (last - decay).exp()).transpose(-1, -2)
-    fade = last.exp().transpose(-1, -2)
-
-    states, writes = [state], []
-    for n in range(u.shape[2]):
-        written = u[:, :, n] - w[:, :, n] @ state
-        state = fade[:, :, n] * state + keep[:, :, n] @ written
-        if at_grid is not None and (n + 1) * CHUNK <= length:
-            state = at_grid((n + 1) * CHUNK, state)
-        states.append(state)
-        writes.append(written)
-    output = (q * grown) @ torch.stack(states[:-1], dim=2) + scores_q @ torch.stack(writes, dim=2)
-    output = output.flatten(2, 3)[:, :, :length].transpose(1, 2)
-    return KdaResult(output, state, {t: states[t // CHUNK].clone() for t in snapshot_at})
+    s, outputs, states = state.flatten(0, 1), [], {0: state}
+    for n in range(given.shape[1]):
+        seen = torch.unflatten(torch.bmm(rows[:, n].flatten(1, 2), s), 1, (CHUNK, 2))
+        written = torch.bmm(inner[:, n, :, 0], given[:, n] + seen[:, :, 0])
+        outputs.append(torch.baddbmm(seen[:, :, 1], inner[:, n, :, 1], written))
+        s = (fade[:, n] * s).baddbmm_(columns[:, n].transpose(1, 2), written)
+        tokens = (n + 1) * CHUNK
+        if at_grid is not None and tokens <= length:
+            s = at_grid(tokens, s.view_as(state)).flatten(0, 1)
+        if tokens in snapshot_at:
+            states[tokens] = s.view_as(state)
+    output = torch.stack(outputs, dim=1).view(batch, heads, length + pad, -1)[:, :, :length].transpose(1, 2)
+    return KdaResult(output, s.view_as(state), {t: states[t].clone() for t in snapshot_at})
 
 
 def _chunked(x: Tensor, pad: int) -> Tensor:
-    """``[B, T, H, D]`` -> ``[B, H, N, 64, D]``; the padding writes nothing and decays nothing (k = beta = g = 0)."""
+    """``[B, T, H, D]`` -> ``[B * H * N, 64, D]``; the padding writes nothing and decays nothing (k = beta = g = 0)."""
     x = x.transpose(1, 2)
     if pad:
         x = torch.nn.functional.pad(x, (0, 0, 0, pad))
-    return x.reshape(x.shape[0], x.shape[1], -1, CHUNK, x.shape[-1])
+    return x.reshape(-1, CHUNK, x.shape[-1]).contiguous()
 
 
-def _scores(q: Tensor, k: Tensor, g: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-    """Decayed products within a chunk, ``[..., 64, 64]``: k·k and q·k, lower triangle with diagonal.
+class Within(NamedTuple):
+    """What X chunks do to the states S before them and to their own values, whatever those are.
 
-    Entry (i, j) is sum_d x_id k_jd exp(G_id - G_jd).  Off-diagonal sub-blocks factor it at the last token before
-    the row block, where both exponents are <= 0; diagonal sub-blocks multiply the decays between i and j.
+    A chunk writes ``u = inner_k @ (beta v + rows_k @ S)``, puts out ``rows_q @ S + inner_q @ u``, and leaves the state
+    ``fade * S + columns^T @ u``; ``_k`` and ``_q`` are the two entries of the dimension of 2.
     """
-    diagonal = _diagonal(*(torch.unflatten(x, -2, (CHUNK // SUB, SUB)) for x in (q, k, g)))
-    both = torch.stack([k, q], dim=-3)
-    rows = []
-    for block, start in enumerate(range(0, CHUNK, SUB)):
-        row = slice(start, start + SUB)
-        parts = [diagonal[..., block, :, :]]
-        if start:
-            anchor = decay[..., start - 1 : start, :]
-            left = both[..., row, :] * (decay[..., row, :] - anchor).exp().unsqueeze(-3)
-            right = k[..., :start, :] * (anchor - decay[..., :start, :]).exp()
-            parts.insert(0, torch.unflatten(left.flatten(-3, -2) @ right.transpose(-1, -2), -2, (2, SUB)))
-        if start + SUB < CHUNK:
-            parts.append(k.new_zeros(*k.shape[:-2], 2, SUB, CHUNK - SUB - start))
-        rows.append(torch.cat(parts, dim=-1))
-    whole = torch.cat(rows, dim=-2)
-    return whole[..., 0, :, :], whole[..., 1, :, :]
+
+    rows: Tensor
+    """``[X, 64, 2, K]``: ``-beta_i k_i`` and ``q_i``, decayed since the chunk began."""
+    columns: Tensor
+    """``[X, 64, K]``: ``k_j``, decayed until the chunk ends."""
+    fade: Tensor
+    """``[X, K, 1]``: the decay of the whole chunk."""
+    inner: Tensor
+    """``[X, 64, 2, 64]``: inverse of the unit lower triangle of keys on keys, lower triangle of queries on keys."""
 
 
-def _diagonal(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
-    """Rows k and q against the columns k of each sub-block: ``[..., S, 16, D]`` -> ``[..., 2, S, 16, 16]``.
+def _within_chunks(q: Tensor, k: Tensor, g: Tensor, b: Tensor) -> Within:
+    """By doubling: blocks of one token, then two neighbours at a time become one block, up to the whole chunk.
 
-    Column by column below the diagonal, the decay between i and j = i - offset is a product of exp(g) <= 1: it can
-    underflow to the 0 that it is, never overflow, and takes one exp for each gate.
+    A product of token i in the right block and token j in the left one decays from j to i: from j until the left block
+    ends, and since the right one began until i.  Both are products of ``exp(g) <= 1``: they can underflow to the 0
+    that they are, never overflow.
     """
-    alpha = g.exp()
-    both = torch.stack([k, q], dim=-4)
-    bands = [(both * k.unsqueeze(-4)).sum(-1)]
-    fall = alpha[..., 1:, :]
-    for offset in range(1, SUB):
-        column = fall * k[..., : SUB - offset, :]
-        bands.append((both[..., offset:, :] * column.unsqueeze(-4)).sum(-1))
-        fall = fall[..., 1:, :] * alpha[..., 1 : SUB - offset, :]
-    bands.append(torch.zeros_like(bands[-1]))
-    return torch.unflatten(torch.cat(bands, dim=-1).index_select(-1, _skew(q.device)), -1, (SUB, SUB))
+    width = k.shape[-1]
+    fade = g.exp()
+    rows, columns = torch.stack([k * -b, q], dim=2) * fade.unsqueeze(2), k.clone()
+    inner = torch.stack([torch.ones_like(b), (q * k).sum(dim=-1, keepdim=True)], dim=2)
+    size = 1
+    while size < CHUNK:
+        rows, inner = rows.view(-1, 2, size, 2, width), inner.view(-1, 2, size, 2, size)
+        columns, fade = columns.view(-1, 2, size, width), fade.view(-1, 2, 1, width)
+        low = torch.bmm(rows[:, 1].flatten(1, 2), columns[:, 0].transpose(1, 2)).view(-1, size, 2, size)
+        inner = _joined(inner, low)
+        recorded = low.requires_grad
+        rows = _faded(rows, 1, fade[:, 0].unsqueeze(1), recorded)
+        columns = _faded(columns, 0, fade[:, 1], recorded)
+        fade = fade[:, 0] * fade[:, 1]
+        size *= 2
+    return Within(rows.view(-1, CHUNK, 2, width), columns.view_as(k), fade.transpose(1, 2), inner)
 
 
-def _skew(device: torch.device) -> Tensor:
-    """Where entry (i, j) of a sub-block lies in a row of bands 0..15, each 16 - band long, and one zero."""
-    i = torch.arange(SUB, device=device)[:, None]
-    j = torch.arange(SUB, device=device)[None, :]
-    band = i - j
-    start = band * SUB - band * (band - 1) // 2
-    return torch.where(band >= 0, start + j, SUB * (SUB + 1) // 2).flatten()
+def _joined(inner: Tensor, low: Tensor) -> Tensor:
+    """Two blocks ``[P, 2, s, 2, s]`` and the products between them ``[P, s, 2, s]`` -> ``[P, 2 s, 2, 2 s]``."""
+    left, right = inner[:, 0], inner[:, 1]
+    solved = torch.bmm(right[:, :, 0], torch.bmm(low[:, :, 0], left[:, :, 0]))
+    below = torch.cat([torch.stack([solved, low[:, :, 1]], dim=2), right], dim=-1)
+    return torch.cat([torch.nn.functional.pad(left, (0, low.shape[-1])), below], dim=1)
+
+
+def _faded(x: Tensor, half: int, factor: Tensor, recorded: bool) -> Tensor:
+    """``[P, 2, ...]`` with one half of each pair multiplied by ``factor`` ``[P, ...]``."""
+    if recorded:
+        halves = [x[:, 0], x[:, 1]]
+        halves[half] = halves[half] * factor
+        return torch.stack(halves, dim=1)
+    # Where no gradient needs the old values, in place: half the time of making a copy.
+    x[:, half].mul_(factor)
+    return x

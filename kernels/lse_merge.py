@@ -6,7 +6,8 @@ A part is a softmax-weighted mean and the log of its sum of exponentials (natura
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -28,17 +29,27 @@ def reference_merge(parts: Sequence[Part]) -> Part:
     return Part(output, total.squeeze(-1).log())
 
 
-def merge(parts: Sequence[Part]) -> Part:
-    """The same for scores of any size; a query that no part gave a key to has output 0 and ``lse`` -inf."""
-    if len(parts) == 1:
-        return parts[0]
-    lse = torch.stack([part.lse for part in parts])
-    top = lse.amax(dim=0)
-    # exp(-inf - -inf) would be NaN: where no part saw a key, any finite reference gives weights of 0.
-    weights = (lse - top.masked_fill(top == -torch.inf, 0.0)).exp()
-    total = weights.sum(dim=0)
-    shares = (weights / total.masked_fill(total == 0.0, 1.0)).unsqueeze(-1)
-    output = torch.zeros_like(parts[0].output, dtype=lse.dtype)
-    for share, part in zip(shares, parts, strict=True):
-        output += torch.where(share > 0, share * part.output, 0.0)
-    return Part(output.to(parts[0].output.dtype), top + total.log())
+def merge(parts: Iterable[Part]) -> Part:
+    """The same for scores of any size; a query that no part gave a key to has output 0 and ``lse`` -inf.
+
+    Parts are taken one at a time and not kept.
+    """
+    remaining = iter(parts)
+    first = next(remaining)
+    second = next(remaining, None)
+    if second is None:
+        return first
+    top, total = torch.full_like(first.lse, -torch.inf), torch.zeros_like(first.lse)
+    output = torch.zeros_like(first.output, dtype=total.dtype)
+    for part in chain((first, second), remaining):
+        before, top = top, torch.maximum(top, part.lse)
+        # exp(-inf - -inf) would be NaN: where no part saw a key yet, any finite reference gives weights of 0.
+        reference = top.masked_fill(top == -torch.inf, 0.0)
+        faded, weight = (before - reference).exp(), (part.lse - reference).exp()
+        total = total * faded + weight
+        faded, weight = faded.unsqueeze(-1), weight.unsqueeze(-1)
+        # Selecting what counts takes another pass over the output, and nearly always all of it counts.
+        seen = part.output if weight.all() else torch.where(weight > 0, part.output, 0.0)
+        output.mul_(faded).addcmul_(seen, weight)
+    output /= total.masked_fill(total == 0.0, 1.0).unsqueeze(-1)
+    return Part(output.to(first.output.dtype), top + total.log())

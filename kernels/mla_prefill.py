@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from evalgate.kernels.lse_merge import Part, merge
 
@@ -58,38 +59,46 @@ def reference_mla(q: Tensor, latents: Tensor, weights: MlaWeights, scale: float,
 def mla_prefill(q: Tensor, tiles: Iterable[KeyTile], weights: MlaWeights, scale: float) -> Tensor:
     """The same over tiles that together hold every key; ``q`` is ``[B, T, H, N + R]``, the result ``[B, T, H, V]``.
 
-    A tile that all rows share is expanded once, and the queries of all rows attend to it together.
+    A tile that all rows share is expanded once, and the queries of all rows attend to it together.  Memory does not
+    grow with the number of tiles.
     """
     batch, length, heads, _ = q.shape
-    by_row = q.transpose(1, 2)
-    parts = []
-    for tile in tiles:
-        keys, values = _expand(tile.latents, weights)
-        if tile.latents.shape[0] == batch:
-            parts.append(_attend(by_row, keys, values, scale, tile))
-            continue
-        together = by_row.transpose(0, 1).reshape(1, heads, batch * length, -1)
-        visible = None if tile.visible is None else tile.visible.repeat(batch, 1)
-        part = _attend(together, keys, values, scale, tile._replace(visible=visible))
-        parts.append(Part(*(torch.unflatten(x[0], 1, (batch, length)).transpose(0, 1) for x in part)))
-    return merge(parts).output.transpose(1, 2)
-
-
-def _expand(latents: Tensor, weights: MlaWeights) -> tuple[Tensor, Tensor]:
-    """``[B, S, L + R]`` -> keys ``[B, H, S, N + R]`` and values ``[B, H, S, V]``."""
-    heads, nope, width = weights.key.shape
-    joined = torch.cat([weights.key, weights.value], dim=1).flatten(0, 1)
-    expanded = torch.unflatten(latents[..., :width] @ joined.T, -1, (heads, -1)).transpose(1, 2)
-    shared = latents[:, None, :, width:].expand(-1, heads, -1, -1)
-    return torch.cat([expanded[..., :nope], shared], dim=-1), expanded[..., nope:]
-
-
-def _attend(q: Tensor, keys: Tensor, values: Tensor, scale: float, tile: KeyTile) -> Part:
-    """One tile for ``[B, H, T, N + R]`` queries."""
-    width = values.shape[-1]
+    width = weights.value.shape[1]
     # The fused operation wants keys and values of one width; zeros add nothing to a score or a mean.
     common = max(q.shape[-1], width)
-    q, keys, values = (torch.nn.functional.pad(x, (0, common - x.shape[-1])) for x in (q, keys, values))
+    joined = torch.cat([weights.key, weights.value], dim=1).flatten(0, 1)
+    by_row = q.transpose(1, 2)
+    if common > q.shape[-1]:
+        by_row = torch.nn.functional.pad(by_row, (0, common - q.shape[-1]))
+
+    def part(tile: KeyTile) -> Part:
+        keys, values = _expand(tile.latents, joined, weights, common)
+        if tile.latents.shape[0] == batch:
+            return _attend(by_row, keys, values, scale, tile, width)
+        together = by_row.transpose(0, 1).reshape(1, heads, batch * length, -1)
+        visible = None if tile.visible is None else tile.visible.repeat(batch, 1)
+        found = _attend(together, keys, values, scale, tile._replace(visible=visible), width)
+        return Part(*(torch.unflatten(x[0], 1, (batch, length)).transpose(0, 1) for x in found))
+
+    return merge(map(part, tiles)).output.transpose(1, 2)
+
+
+def _expand(latents: Tensor, joined: Tensor, weights: MlaWeights, common: int) -> tuple[Tensor, Tensor]:
+    """``[B, S, L + R]`` -> keys and values ``[B, H, S, common]``, filled up with zeros; ``joined`` is both weights."""
+    heads, nope, latent = weights.key.shape
+    expanded = torch.unflatten(linear(latents[..., :latent], joined), -1, (heads, -1)).transpose(1, 2)
+    keys, values = (expanded.new_empty(*expanded.shape[:-1], common) for _ in range(2))
+    width, value = nope + latents.shape[-1] - latent, expanded.shape[-1] - nope
+    keys[..., :nope] = expanded[..., :nope]
+    keys[..., nope:width] = latents[:, None, :, latent:]
+    keys[..., width:] = 0
+    values[..., :value] = expanded[..., nope:]
+    values[..., value:] = 0
+    return keys, values
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, scale: float, tile: KeyTile, width: int) -> Part:
+    """One tile for ``[B, H, T, common]`` queries; ``width`` of the values' channels are real."""
     bias = None
     if tile.visible is not None:
         bias = torch.zeros_like(tile.visible, dtype=q.dtype).masked_fill(~tile.visible, -torch.inf)[None, None]

@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 def gated_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """``W_down (silu(W_gate x) * W_up x)``; ``gate_up`` is ``[2 I, D]`` (gate first), ``down`` is ``[D, I]``."""
     gate, up = linear(x, gate_up).chunk(2, dim=-1)
-    return linear(silu(gate).mul_(up), down)
+    return linear(silu(gate, inplace=True).mul_(up), down)
 
 
 def route(x: Tensor, router: Router) -> Choice:

@@ -32,4 +32,6 @@ def widened(x: Tensor) -> Tensor:
 
 
 def _normed(x: Tensor, eps: float) -> Tensor:
-    return x * torch.rsqrt((x * x).mean(dim=-1, keepdim=True) + eps)
+    # One pass over x for its norm, where squaring it first would take three.
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * (norm.square() / x.shape[-1] + eps).rsqrt()

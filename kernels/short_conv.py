@@ -15,7 +15,7 @@ from evalgate.kernels.rms_norm import widened
 
 
 class ConvResult(NamedTuple):
-    """Output ``[B, T, C]`` and the state after it ``[B, W - 1, C]``, oldest input first."""
+    """Output ``[B, T, C]`` in at least float32 and the state after it ``[B, W - 1, C]``, oldest input first."""
 
     output: Tensor
     state: Tensor
@@ -37,17 +37,19 @@ def short_conv(x: Tensor, taps: Tensor, state: Tensor, lengths: Tensor | None = 
 
     ``x`` is ``[B, T, C]``, ``taps`` is ``[W, C]`` (oldest input first), ``state`` is ``[B, W - 1, C]``.
     ``lengths`` (int64 ``[B]``) says how many tokens of each row are real; the rest is padding at the end, whose
-    output is meaningless and which leaves no trace in the state.  The state keeps the dtype of ``x``.
+    output is meaningless and which leaves no trace in the state.  The state keeps the dtype of ``x``, whose sums are
+    taken and left in at least float32.
     """
     width, length = taps.shape[0], x.shape[1]
-    inputs = torch.cat([state, x], dim=1)
-    wide, taps = widened(inputs), widened(taps)
-    summed = wide[:, :length] * taps[0]
+    taps = widened(taps)
+    inputs = taps.new_empty(len(x), width - 1 + length, x.shape[2])
+    inputs[:, : width - 1], inputs[:, width - 1 :] = state, x
+    summed = inputs[:, :length] * taps[0]
     for tap in range(1, width):
-        summed.addcmul_(wide[:, tap : tap + length], taps[tap])
-    output = torch.nn.functional.silu(summed).to(x.dtype)
+        summed.addcmul_(inputs[:, tap : tap + length], taps[tap])
+    output = torch.nn.functional.silu(summed, inplace=True)
     if lengths is None:
-        return ConvResult(output, inputs[:, length:])
+        return ConvResult(output, inputs[:, length:].to(x.dtype))
     rows = torch.arange(x.shape[0], device=x.device)[:, None]
     last = lengths[:, None] + torch.arange(width - 1, device=x.device)
-    return ConvResult(output, inputs[rows, last])
+    return ConvResult(output, inputs[rows, last].to(x.dtype))

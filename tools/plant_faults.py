@@ -55,8 +55,8 @@ FAULTS = (
     Fault(
         "a later chunk starts from nothing",
         f"{ENGINE}/kda_layer.py",
-        "chunk_kda(q, k, v, g, b, state, at_grid=at_grid)",
-        "chunk_kda(q, k, v, g, b, state * (batch.start == 0), at_grid=at_grid)",
+        "chunk_kda(q, k, v, g, b, state, at_grid=",
+        "chunk_kda(q, k, v, g, b, state * (batch.start == 0), at_grid=",
         (LOGITS,),
     ),
     Fault(
@@ -69,8 +69,8 @@ FAULTS = (
     Fault(
         "padding enters the convolution's state",
         "kernels/short_conv.py",
-        "    if lengths is None:\n        return ConvResult(output, inputs[:, length:])\n",
-        "    if lengths is not inputs:\n        return ConvResult(output, inputs[:, length:])\n",
+        "    if lengths is None:\n        return ConvResult(output, inputs[:, length:]",
+        "    if lengths is not inputs:\n        return ConvResult(output, inputs[:, length:]",
         (SESSIONS,),
     ),
     Fault(

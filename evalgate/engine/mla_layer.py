@@ -65,5 +65,6 @@ class MlaLayer:
 
     def _tiles(self, latents: Tensor, batch: PrefillBatch, pages: PagePool) -> Iterator[KeyTile]:
         for tile in batch.past:
-            yield KeyTile(torch.stack([pages.read(self.index, rows) for rows in tile.rows]), tile.visible)
+            first, *others = [pages.read(self.index, rows)[None] for rows in tile.rows]
+            yield KeyTile(torch.cat([first, *others]) if others else first, tile.visible)
         yield KeyTile(pages.codec.as_stored(latents), batch.own_visible, causal=batch.own_visible is None)
