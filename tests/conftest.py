@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ pytest_plugins = [
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 collect_ignore = [] if CHROMIUM else ["test_report_browser.py"]
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the processes that tests start: a job in the background of a script inherits deafness to it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def state(
     model: Annotated[
         str,
-        typer.Argument(
-            help="builtin:hybrid, builtin:mostly-attention, a checkpoint folder, or a hub id.", show_default=False
-        ),
+        typer.Argument(help="Model to look at: whatever `evalgate run` takes as --model.", show_default=False),
     ],
     suite: Annotated[
         str, typer.Option(help="Suite whose haystack streams through: NAME, NAME@1.0.0, or a file.")
@@ -38,7 +36,7 @@ def state(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="HTML file to write; one that is there is replaced.", show_default=False)
+        Path | None, typer.Option(help="HTML page to write, in place of one that is there.", show_default=False)
     ] = None,
     json: console.Json = False,
 ) -> None:
