@@ -1,4 +1,4 @@
-"""Prefill against transformers: tokens per second and peak memory growth, in one run, batch 1, float32.
+"""Prefill against transformers: tokens per second and peak memory growth, in one run, batch 1.
 
     python benchmarks/prefill.py
 
@@ -34,15 +34,15 @@ def main() -> int:
     """Measure everything, write the numbers, and compare them with the targets."""
     asked = arguments()
     if asked.measure:
-        print(json.dumps(measure(asked.measure, asked.model, asked.lengths[0], asked.threads, asked.repeats)))
+        print(json.dumps(measure(asked, asked.measure, asked.lengths[0])))
         return 0
-    rows = [compare(asked, length) for length in asked.lengths]
+    rows = [compare(asked, asked.dtype, length) for length in asked.lengths]
     met = all(row["speed_ratio"] >= SPEED_TARGET and row["memory_ratio"] <= MEMORY_TARGET for row in rows)
     body = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", *sys.argv]),
         "model": asked.model,
-        "dtype": "fp32",
+        "dtype": asked.dtype,
         "batch": 1,
         "threads": asked.threads,
         "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), **versions()},
@@ -62,18 +62,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--repeats", type=int, default=3, help="timed prefills in each process; the best counts")
     parser.add_argument("--rounds", type=int, default=3, help="processes for each engine and length; the median counts")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="of both engines")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--measure", choices=ENGINES, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def compare(asked: argparse.Namespace, length: int) -> dict[str, float]:
-    """Both engines at one length, in turns."""
+def compare(asked: argparse.Namespace, dtype: str, length: int) -> dict[str, float]:
+    """Both engines in one dtype and at one length, in turns; how and how often is as asked."""
     found: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
     for _ in range(asked.rounds):
         for engine in ENGINES:
             command = [sys.executable, __file__, "--measure", engine, "--model", asked.model, "--lengths", str(length)]
-            command += ["--threads", str(asked.threads), "--repeats", str(asked.repeats)]
+            command += ["--dtype", dtype, "--threads", str(asked.threads), "--repeats", str(asked.repeats)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             found[engine].append(json.loads(done.stdout.splitlines()[-1]))
     row: dict[str, float] = {"tokens": length}
@@ -92,31 +93,31 @@ def compare(asked: argparse.Namespace, length: int) -> dict[str, float]:
     return row
 
 
-def measure(engine: str, model: str, length: int, threads: int, repeats: int) -> dict[str, float]:
+def measure(asked: argparse.Namespace, engine: str, length: int) -> dict[str, float]:
     """Tokens per second (best of the repeats) and growth of the resident set at its peak."""
     import torch
 
-    torch.set_num_threads(threads)
-    prefill = (open_evalgate if engine == "evalgate" else open_transformers)(model)
+    torch.set_num_threads(asked.threads)
+    prefill = (open_evalgate if engine == "evalgate" else open_transformers)(asked.model, asked.dtype)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, 1000, (length,), generator=generator).tolist()
     prefill(tokens[:256])
     before = resident("VmRSS")
     reset_peak()
     seconds = []
-    for _ in range(repeats):
+    for _ in range(asked.repeats):
         started = time.perf_counter()
         prefill(tokens)
         seconds.append(time.perf_counter() - started)
     return {"tokens_per_s": length / min(seconds), "peak_growth_mib": max(resident("VmHWM") - before, 0) / 1024}
 
 
-def open_evalgate(model: str) -> Callable[[list[int]], object]:
+def open_evalgate(model: str, dtype: str) -> Callable[[list[int]], object]:
     """The engine, down to the logits of the last token."""
     from evalgate.backends.models import find_model
     from evalgate.engine.llm import LLM
 
-    llm = LLM.open(find_model(model))
+    llm = LLM.open(find_model(model), dtype="bf16" if dtype == "bf16" else "fp32")
 
     def prefill(tokens: list[int]) -> object:
         session = llm.prefill(tokens)
@@ -127,7 +128,7 @@ def open_evalgate(model: str) -> Callable[[list[int]], object]:
     return prefill
 
 
-def open_transformers(model: str) -> Callable[[list[int]], object]:
+def open_transformers(model: str, dtype: str) -> Callable[[list[int]], object]:
     """Its model with a cache, down to the logits of the last token."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -137,7 +138,8 @@ def open_transformers(model: str) -> Callable[[list[int]], object]:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    loaded = AutoModelForCausalLM.from_pretrained(find_model(model), dtype=torch.float32).eval()
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    loaded = AutoModelForCausalLM.from_pretrained(find_model(model), dtype=kind).eval()
 
     @torch.inference_mode()
     def prefill(tokens: list[int]) -> object:
