@@ -35,7 +35,7 @@ class KeyTile(NamedTuple):
     latents: Tensor
     """``[B, S, L + R]``, or ``[1, S, L + R]`` where all rows share the run."""
     visible: Tensor | None = None
-    """bool ``[T, S]``: query t sees key s; None: all of it (below ``causal``)."""
+    """bool ``[T, S]``, or ``[B, T, S]`` where rows differ: query t sees key s; None: all of it (below ``causal``)."""
     causal: bool = False
     """The run is the queries' own (S = T): query t sees key s only where s <= t."""
 
@@ -76,7 +76,7 @@ def mla_prefill(q: Tensor, tiles: Iterable[KeyTile], weights: MlaWeights, scale:
         if tile.latents.shape[0] == batch:
             return _attend(by_row, keys, values, scale, tile, width)
         together = by_row.transpose(0, 1).reshape(1, heads, batch * length, -1)
-        visible = None if tile.visible is None else tile.visible.repeat(batch, 1)
+        visible = None if tile.visible is None else tile.visible.expand(batch, -1, -1).flatten(0, 1)
         found = _attend(together, keys, values, scale, tile._replace(visible=visible), width)
         return Part(*(torch.unflatten(x[0], 1, (batch, length)).transpose(0, 1) for x in found))
 
@@ -99,13 +99,16 @@ def _expand(latents: Tensor, joined: Tensor, weights: MlaWeights, common: int) -
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, scale: float, tile: KeyTile, width: int) -> Part:
     """One tile for ``[B, H, T, common]`` queries; ``width`` of the values' channels are real."""
-    bias = None
+    bias = hidden = None
     if tile.visible is not None:
-        bias = torch.zeros_like(tile.visible, dtype=q.dtype).masked_fill(~tile.visible, -torch.inf)[None, None]
+        # [T, S] or [B, T, S], for all heads.
+        hidden = ~tile.visible.unsqueeze(-3)
+        bias = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
+        bias = bias.view(-1, 1, *bias.shape[-2:])
     output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 - the only CPU attention that also returns its log sums
         q, keys, values, 0.0, tile.causal, attn_mask=bias, scale=scale
     )
-    if tile.visible is not None:
+    if hidden is not None:
         # For a query that sees none of the tile the operation returns 0, which would claim a sum of 1.
-        lse = lse.masked_fill(~tile.visible.any(dim=-1), -torch.inf)
+        lse = lse.masked_fill(hidden.all(dim=-1), -torch.inf)
     return Part(output[..., :width], lse)
