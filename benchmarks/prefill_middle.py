@@ -133,18 +133,14 @@ def save_model(folder: Path, layers: Sequence[str], window: int) -> Path:
 
 
 def operations(length: int) -> float:
-    """Multiplications and additions that the engine spends on one token of a prompt, on average.
-
-    The last layer takes no more than the latents of all but the last token; the head takes only that.
-    """
+    """Multiplications and additions that one token of a prompt costs, on average; of the head only the last counts."""
     channels = HEADS * WIDTH
     kda = 2 * (HIDDEN * (3 * channels + 2 * WIDTH + HEADS) + 2 * WIDTH * channels + channels * HIDDEN)
     core = HEADS * (6 * WIDTH**2 + 3 * 64 * WIDTH + 64**2)
-    latents = 2 * HIDDEN * (LATENT + ROPE)
-    mla = latents + 2 * (HIDDEN * HEADS * (WIDTH + ROPE) + LATENT * HEADS * 2 * WIDTH + channels * HIDDEN)
+    mla = 2 * (HIDDEN * (HEADS * (WIDTH + ROPE) + LATENT + ROPE) + LATENT * HEADS * 2 * WIDTH + channels * HIDDEN)
     attention = HEADS * 2 * (2 * WIDTH + ROPE) * length / 2
     per_kind = {"linear_attention": kda + core, "full_attention": mla + attention}
-    return float(sum(per_kind[kind] + 2 * 3 * HIDDEN * INTERMEDIATE for kind in LAYERS[:-1]) + latents)
+    return float(sum(per_kind[kind] + 2 * 3 * HIDDEN * INTERMEDIATE for kind in LAYERS))
 
 
 def shares(asked: argparse.Namespace) -> dict[str, object]:
