@@ -158,5 +158,5 @@ def machine_has_fp8(device: torch.device | str = "cpu") -> bool:
         stored = torch.empty(3, dtype=torch.float8_e4m3fn, device=device)
         stored[torch.arange(3, device=device)] = numbers.to(torch.float8_e4m3fn)
         return torch.equal(stored[:3].float(), numbers)
-    except (NotImplementedError, RuntimeError, TypeError):
+    except (NotImplementedError, RuntimeError, TypeError):  # what torch raises where a dtype or an operation is missing
         return False

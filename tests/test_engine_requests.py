@@ -377,3 +377,62 @@ def test_what_cannot_be_done_is_refused_before_it_starts(hybrid: Checkpoint) -> 
     held.check_integrity()
     held.release(parent)
     assert held.run([ask(words(590))])[0].finish == "length"
+
+
+def test_fork_waits_for_the_page_that_it_copies(hybrid: Checkpoint) -> None:
+    """With every page taken, a fork off a page border makes later requests give way, and waits for earlier ones."""
+    llm = engine(hybrid, max_tokens=320, max_pages=7, prefix=False)
+    parent = llm.prefill(words(100))
+    running = llm.submit(ask(words(315, seed=1), 5))
+    llm.step()
+    llm.step()
+    llm.step()
+    assert llm.counters()["pages.free"] == 0
+    urgent = llm.submit(ask(words(5, seed=2), parent=parent, priority=1))
+    later = llm.submit(ask(words(5, seed=3), parent=parent))
+    results = drain(llm)
+    assert_same(results[urgent], alone(hybrid, ask(words(100) + words(5, seed=2))))
+    assert_same(results[later], alone(hybrid, ask(words(100) + words(5, seed=3))))
+    assert_same(results[running], alone(hybrid, ask(words(315, seed=1), 5)))
+    assert results[running].preemptions > 0
+
+
+def test_fork_without_a_page_to_copy_to_is_refused_once(hybrid: Checkpoint) -> None:
+    """When open sessions hold every page, the request is told so and dropped; the engine goes on."""
+    llm = engine(hybrid, max_tokens=320, max_pages=7, prefix=False)
+    parent, other = llm.prefill(words(100)), llm.prefill(words(320, seed=1))
+    number = llm.submit(ask(words(5, seed=2), parent=parent))
+    with pytest.raises(DoesNotFitError, match="pages of 64 tokens wanted"):
+        llm.step()
+    assert [(result.id, result.finish) for result in llm.step()] == [(number, "cancelled")]
+    llm.release(other)
+    assert llm.run([ask(words(5, seed=2), parent=parent)])[0].finish == "length"
+    llm.check_integrity()
+
+
+def test_an_engine_goes_on_after_an_answer_was_broken_off(hybrid: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken off in a decode step, nothing is left on its way: sessions are released and others answer as alone."""
+    llm = engine(hybrid)
+    session = llm.prefill(words(100))
+    whole, calls = llm.runner.decode, iter([False, False, True])
+
+    def broken(*given: object) -> None:
+        if next(calls, False):
+            raise KeyboardInterrupt
+        whole(*given)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(llm.runner, "decode", broken)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([session], 8)
+    llm.release(session)
+    assert_same(llm.run([ask(words(70, seed=1))])[0], alone(hybrid, ask(words(70, seed=1))))
+    assert not llm.scheduler.busy
+    llm.check_integrity()
+
+
+def test_a_prompt_too_short_to_store_is_counted(hybrid: Checkpoint) -> None:
+    """Nothing is stored of 64 tokens or fewer, and the counters say why."""
+    llm = engine(hybrid)
+    llm.run([ask(words(n, seed=n)) for n in (1, 63, 64, 65)])
+    assert llm.counters()["store.skipped.short"] == 3
+    assert llm.counters()["store.kept"] == 1

@@ -36,18 +36,23 @@ def warm(llm: LLM, requests: Sequence[Request]) -> list[Result]:
 def resumed(llm: LLM, requests: Sequence[Request]) -> list[Result]:
     """Each prompt preempted twice: once after its first pass, and once when it has begun to answer."""
     numbers = [llm.submit(request) for request in requests]
-    passes = max(len(request.tokens) for request in requests) // GRID + len(requests)
     results: dict[int, Result] = {}
+
+    def step() -> None:
+        results.update({result.id: result for result in llm.step()})
+
+    def preempt() -> None:
+        for number in numbers:
+            llm.preempt(number)
+
     try:
-        for steps in (1, passes):
-            for _ in range(steps):
-                results |= {result.id: result for result in llm.step()}
-                if steps > 1 and any(llm.produced(number) > 1 for number in numbers):
-                    break
-            for number in numbers:
-                llm.preempt(number)
+        step()
+        preempt()
+        while len(results) < len(numbers) and not any(llm.produced(number) > 1 for number in numbers):
+            step()
+        preempt()
         while len(results) < len(numbers):
-            results |= {result.id: result for result in llm.step()}
+            step()
     finally:
         for number in numbers:
             llm.cancel(number)

@@ -20,7 +20,6 @@ NAMES = (
     "evicted.states.slots",
     "evicted.states.asked",
     "evicted.pages.pages",
-    "evicted.pages.asked",
     "forks",
     "copied_bytes",
     "prefilled_tokens",

@@ -236,11 +236,17 @@ class LLM:
 
     @torch.inference_mode()
     def _finish(self, jobs: list[Job]) -> list[Result]:
-        for job in jobs:
-            self.scheduler.add(job)
         results: dict[int, Result] = {}
-        while any(job.id not in results for job in jobs):
-            results |= {result.id: result for result in self.scheduler.step()}
+        try:
+            for job in jobs:
+                self.scheduler.add(job)
+            while any(job.id not in results for job in jobs):
+                results |= {result.id: result for result in self.scheduler.step()}
+        except BaseException:
+            # The caller will give up its sessions; nothing may go on with them.
+            for job in jobs:
+                self.scheduler.cancel(job.id)
+            raise
         return [results[job.id] for job in jobs]
 
     def _job(self, request: Request) -> Job:

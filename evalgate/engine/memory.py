@@ -137,6 +137,10 @@ class SessionMemory:
         kept |= {page for prefix in self.prefixes.pinned() for page in prefix.pages}
         return wanted <= self.pages.size - len(kept - {0})
 
+    def pages_to_copy(self, parent: Session | None) -> int:
+        """Pages that a fork of ``parent`` takes at once."""
+        return 0 if parent is None else int(parent.cached % self.pages.page > 0)
+
     def _take_pages(self, count: int) -> list[int]:
         """Free pages, for which stored prefixes are let go; raises DoesNotFitError when those do not suffice."""
         if count > self.pages.free:

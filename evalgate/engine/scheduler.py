@@ -86,8 +86,15 @@ class Scheduler:
 
     def _admit(self) -> None:
         for job in sorted(self._waiting, key=lambda job: job.order):
-            if job.finish is None and not self._start(job):
-                return
+            if job.finish is not None:
+                continue
+            try:
+                if not self._start(job):
+                    return
+            except DoesNotFitError:
+                # Nobody is left to wait for. Left in the queue it would raise at every step.
+                self.cancel(job.id)
+                raise
 
     def _start(self, job: Job) -> bool:
         """Give a waiting request a session; False when it has to wait."""
@@ -99,6 +106,8 @@ class Scheduler:
         ahead = any(other.order < job.order for other in self._running)
         if ahead and not self._memory.pages_for(job.prompt + len(job.produced) + 1, job.request.parent):
             return False
+        if not self._room_for_copy(job):
+            return False
         job.session = self._session(job)
         job.started_at = job.session.tokens
         if job.cached is None:
@@ -108,6 +117,18 @@ class Scheduler:
         self._waiting.remove(job)
         self._running.append(job)
         self._settle(job)
+        return True
+
+    def _room_for_copy(self, job: Job) -> bool:
+        """Whether the partly filled page of a parent can be copied; requests that come later make way for it."""
+        wanted = self._memory.pages_to_copy(job.request.parent)
+        self._memory.prefixes.free_pages(wanted)
+        while wanted > self._memory.pages.free:
+            later = [other for other in self._preemptible() if other.order > job.order]
+            if not later:
+                # Without anybody to wait for, the fork itself says what is missing.
+                return not self._running
+            self._preempt(max(later, key=lambda other: other.order), "memory")
         return True
 
     def _session(self, job: Job) -> Session:
@@ -137,7 +158,8 @@ class Scheduler:
 
     def _store(self, job: Job, session: Session) -> None:
         request, tokens = job.request, session.tokens
-        if self.prefix and request.reuse and tokens > job.started_at:
+        # A prompt shorter than the grid has nothing to store, which is counted too.
+        if self.prefix and request.reuse and (tokens > job.started_at or not job.keep_at):
             pin = request.pin and tokens == job.keep_at
             self._memory.prefixes.store(session, request.tokens[:tokens], priority=request.priority, pin=pin)
 
