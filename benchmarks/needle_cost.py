@@ -12,17 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shlex
-import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from prefill import cpu_name, versions
+from common import write_result
 
 from evalgate.backends.models import find_model
 from evalgate.runner import RunRequest, make_plan, prepare, run_suite
@@ -48,22 +44,11 @@ def main() -> int:
     met = (
         row["bound_ratio"] <= BOUND_TARGET and row["token_ratio"] >= TOKENS_TARGET and row["time_ratio"] >= TIME_TARGET
     )
-    body = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.argv]),
-        "suite": bench.suite.ref,
-        "model": asked.model,
-        "seeds": asked.seeds,
-        "lm_eval_sample_per_length": asked.sample,
-        "threads": asked.threads,
-        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), **versions()},
-        "targets": {"bound_ratio": BOUND_TARGET, "token_ratio": TOKENS_TARGET, "time_ratio": TIME_TARGET, "met": met},
-        "found": {name: round(value, 3) for name, value in row.items()},
-    }
-    asked.out.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(body["found"], indent=2))
-    print(f"{'targets met' if met else 'TARGETS MISSED'}; written to {asked.out}")
-    return 0 if met else 1
+    found = {name: round(value, 3) for name, value in row.items()}
+    print(json.dumps(found, indent=2))
+    targets = {"bound_ratio": BOUND_TARGET, "token_ratio": TOKENS_TARGET, "time_ratio": TIME_TARGET}
+    named = {"suite": bench.suite.ref, "model": asked.model, "seeds": asked.seeds, "lm_eval_per_length": asked.sample}
+    return write_result(asked.out, asked.threads, met=met, **named, targets=targets, found=found)
 
 
 def arguments() -> argparse.Namespace:

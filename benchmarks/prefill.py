@@ -11,15 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
+
+from common import reset_peak, resident, write_result
 
 ENGINES = ("evalgate", "transformers")
 LENGTHS = (2048, 8192)
@@ -38,20 +37,9 @@ def main() -> int:
         return 0
     rows = [compare(asked, asked.dtype, length) for length in asked.lengths]
     met = all(row["speed_ratio"] >= SPEED_TARGET and row["memory_ratio"] <= MEMORY_TARGET for row in rows)
-    body = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.argv]),
-        "model": asked.model,
-        "dtype": asked.dtype,
-        "batch": 1,
-        "threads": asked.threads,
-        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), **versions()},
-        "targets": {"speed_ratio": SPEED_TARGET, "memory_ratio": MEMORY_TARGET, "met": met},
-        "rows": rows,
-    }
-    asked.out.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-    print(f"{'targets met' if met else 'TARGETS MISSED'}; written to {asked.out}")
-    return 0 if met else 1
+    targets = {"speed_ratio": SPEED_TARGET, "memory_ratio": MEMORY_TARGET}
+    named = {"model": asked.model, "dtype": asked.dtype, "batch": 1}
+    return write_result(asked.out, asked.threads, met=met, **named, targets=targets, rows=rows)
 
 
 def arguments() -> argparse.Namespace:
@@ -146,35 +134,6 @@ def open_transformers(model: str, dtype: str) -> Callable[[list[int]], object]:
         return loaded(torch.tensor([tokens]), use_cache=True, logits_to_keep=1).logits
 
     return prefill
-
-
-def resident(field: str) -> int:
-    """``VmRSS`` (now) or ``VmHWM`` (peak) of this process, in KiB."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1])
-    raise SystemExit(f"/proc/self/status has no {field}; this benchmark needs Linux")
-
-
-def reset_peak() -> None:
-    """Let ``VmHWM`` begin anew, so that loading does not count."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def cpu_name() -> str:
-    """As /proc/cpuinfo has it."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def versions() -> dict[str, str]:
-    """Of the libraries that matter here."""
-    import torch
-    import transformers
-
-    return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
 if __name__ == "__main__":

@@ -13,22 +13,32 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from prefill import MEMORY_TARGET, compare, cpu_name, open_evalgate, versions
+from common import save_random_model, write_result
+from prefill import MEMORY_TARGET, compare, open_evalgate
 
 SPEED_TARGETS = {"fp32": 6.0, "bf16": 10.0}
 """Least times transformers' tokens per second in the same dtype."""
 HIDDEN, INTERMEDIATE, HEADS, WIDTH, ROPE, LATENT = 512, 1536, 4, 128, 64, 128
 LAYERS = ("linear_attention", "linear_attention", "linear_attention", "full_attention") * 2
+SIZES = {
+    "vocab_size": 3072,
+    "hidden_size": HIDDEN,
+    "intermediate_size": INTERMEDIATE,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": HEADS,
+    "kv_lora_rank": LATENT,
+    "qk_nope_head_dim": WIDTH,
+    "qk_rope_head_dim": ROPE,
+    "v_head_dim": WIDTH,
+    "linear_num_heads": HEADS,
+    "linear_head_dim": WIDTH,
+}
 PEAK = 2048
 """Rows, inner width and columns of the product that measures the peak."""
 KINDS = {
@@ -50,7 +60,9 @@ def main() -> int:
         return 0
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        asked.model = str(save_model(Path(folder), LAYERS, 4 * asked.length))
+        asked.model = str(
+            save_random_model(Path(folder), LAYERS, (-8.0, -2.0), **SIZES, max_position_embeddings=4 * asked.length)
+        )
         for dtype in SPEED_TARGETS:
             row = compare(asked, dtype, asked.length)
             command = [sys.executable, __file__, "--shares", "--dtype", dtype, "--model", asked.model]
@@ -61,20 +73,9 @@ def main() -> int:
     met = all(
         row["speed_ratio"] >= SPEED_TARGETS[row["dtype"]] and row["memory_ratio"] <= MEMORY_TARGET for row in rows
     )
-    body = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.argv]),
-        "note": asked.note,
-        "model": "random, 8 layers 3:1, hidden 512, 4 heads x 128",
-        "batch": 1,
-        "threads": asked.threads,
-        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), **versions()},
-        "targets": {"speed_ratio": SPEED_TARGETS, "memory_ratio": MEMORY_TARGET, "met": met},
-        "rows": rows,
-    }
-    asked.out.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-    print(f"{'targets met' if met else 'TARGETS MISSED'}; written to {asked.out}")
-    return 0 if met else 1
+    targets = {"speed_ratio": SPEED_TARGETS, "memory_ratio": MEMORY_TARGET}
+    named = {"note": asked.note, "model": "random, 8 layers 3:1, hidden 512, 4 heads x 128", "batch": 1}
+    return write_result(asked.out, asked.threads, met=met, **named, targets=targets, rows=rows)
 
 
 def arguments() -> argparse.Namespace:
@@ -90,46 +91,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def save_model(folder: Path, layers: Sequence[str], window: int) -> Path:
-    """A random model with these layers; most of its memory outlives thousands of tokens."""
-    import torch
-    from transformers import KimiLinearConfig, KimiLinearForCausalLM
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.manual_seed(0)
-    config = KimiLinearConfig(
-        vocab_size=3072,
-        hidden_size=HIDDEN,
-        intermediate_size=INTERMEDIATE,
-        num_hidden_layers=len(layers),
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        kv_lora_rank=LATENT,
-        qk_nope_head_dim=WIDTH,
-        qk_rope_head_dim=ROPE,
-        v_head_dim=WIDTH,
-        linear_num_heads=HEADS,
-        linear_head_dim=WIDTH,
-        layer_types=list(layers),
-        mlp_layer_types=["dense"] * len(layers),
-        num_local_experts=2,
-        num_experts_per_tok=1,
-        moe_intermediate_size=64,
-        max_position_embeddings=window,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    model = KimiLinearForCausalLM(config)
-    for name, weight in model.named_parameters():
-        if name.endswith("A_log"):
-            torch.nn.init.uniform_(weight, -8.0, -2.0)
-    model.save_pretrained(folder)
-    return folder
 
 
 def operations(length: int) -> float:
