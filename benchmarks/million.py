@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import reset_peak, resident, save_random_model, write_result
+from workbench import reset_peak, resident, save_random_model, write_result
 
 from evalgate.engine.llm import LLM
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import write_result
+from workbench import write_result
 
 from evalgate.backends.models import find_model
 from evalgate.runner import RunRequest, make_plan, prepare, run_suite

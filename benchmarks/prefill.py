@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common import reset_peak, resident, write_result
+from workbench import reset_peak, resident, write_result
 
 ENGINES = ("evalgate", "transformers")
 LENGTHS = (2048, 8192)

@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import save_random_model, write_result
 from prefill import MEMORY_TARGET, compare, open_evalgate
+from workbench import save_random_model, write_result
 
 SPEED_TARGETS = {"fp32": 6.0, "bf16": 10.0}
 """Least times transformers' tokens per second in the same dtype."""

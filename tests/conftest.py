@@ -21,6 +21,7 @@ pytest_plugins = [
     "fixtures_judged",
     "fixtures_command",
     "fixtures_engine",
+    "fixtures_requests",
     "fixtures_report",
     "fixtures_state",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -33,11 +34,19 @@ entry()
 """
 
 _AFTER_A_WHILE = """
+import sys
 from evalgate.cli import entry
 
-print("started", flush=True)
+
+def hook(event, arguments):
+    if event == "import" and arguments[0] == "evalgate.cli.app":
+        print("started", flush=True)
+
+
+sys.addaudithook(hook)
 entry()
 """
+"""Says so once it listens: what comes before is the interpreter's own start."""
 
 
 def interrupted_at(module: str, *words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -80,19 +89,21 @@ def test_a_process_that_ignores_interrupts_goes_on(tmp_path: Path) -> None:
 def test_interrupted_at_any_moment(tmp_path: Path) -> None:
     """Start, imports, loading, running: 130 and one line, without a traceback."""
     moments = (0.0, 0.1, 0.3, 0.5, 1.0, 2.0)
-    started = []
-    for moment in moments:
-        command = [sys.executable, "-c", _AFTER_A_WHILE, *RUN, str(tmp_path / str(moment))]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-    for moment, process in zip(moments, started, strict=True):
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        time.sleep(moment)
-        process.send_signal(signal.SIGINT)
-    for moment, process in zip(moments, started, strict=True):
-        _, told = process.communicate(timeout=60)
-        progress, line = told[: -len(TOLD)], told[-len(TOLD) :]
+    with contextlib.ExitStack() as stack:
+        started = []
+        for moment in moments:
+            command = [sys.executable, "-c", _AFTER_A_WHILE, *RUN, str(tmp_path / str(moment))]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        for moment, process in zip(moments, started, strict=True):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "started\n"
+            time.sleep(moment)
+            process.send_signal(signal.SIGINT)
+        for moment, process in zip(moments, started, strict=True):
+            _, told = process.communicate(timeout=60)
+            progress, line = told[: -len(TOLD)], told[-len(TOLD) :]
 
-        assert (process.returncode, line) == (ExitCode.INTERRUPTED, TOLD), f"{moment} s after the start: {told}"
-        assert "Traceback" not in progress
+            assert (process.returncode, line) == (ExitCode.INTERRUPTED, TOLD), f"{moment} s after the start: {told}"
+            assert "Traceback" not in progress

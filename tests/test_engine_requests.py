@@ -1,75 +1,18 @@
-"""Requests: continuous batches, stored prefixes, preemption and cancelling change cost, never answers."""
+"""Requests: continuous batches and stored prefixes change cost, never answers."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from fixtures_requests import alone, ask, assert_same, drain, engine, words
 
 from evalgate.engine.compression import Compression
-from evalgate.engine.llm import LLM
-from evalgate.engine.loader import Checkpoint, load_checkpoint
-from evalgate.engine.request import Request, Result
+from evalgate.engine.loader import Checkpoint
 from evalgate.engine.visibility import ContextSpan
 from evalgate.errors import DoesNotFitError, UnsupportedError
 
-NEAR = 1e-4
-"""Log probabilities from two batch shapes in float32."""
 LENGTHS = (1, 2, 3, 63, 64, 65, 66, 67, 127, 128, 129, 130, 191, 300)
 """0, 1, 2, 3 and 63 past a multiple of 64, and shorter than one."""
-
-
-@pytest.fixture(scope="module", params=["hybrid", "mostly-attention", "experts"])
-def checkpoint(request: pytest.FixtureRequest, tiny_models: dict[str, Path]) -> Checkpoint:
-    """A random model of each shape."""
-    return load_checkpoint(tiny_models[request.param])
-
-
-@pytest.fixture(scope="module")
-def hybrid(tiny_models: dict[str, Path]) -> Checkpoint:
-    """A random hybrid."""
-    return load_checkpoint(tiny_models["hybrid"])
-
-
-def engine(checkpoint: Checkpoint, **settings: object) -> LLM:
-    """A poisoned engine with room for four sessions of 600 tokens, unless told otherwise."""
-    defaults: dict[str, object] = {"max_tokens": 600, "max_sessions": 4, "prefill_chunk": 128, "poison": True}
-    return LLM(checkpoint, **(defaults | settings))  # type: ignore[arg-type]  # checked by the constructor itself
-
-
-def words(count: int, seed: int = 0) -> list[int]:
-    """Random token ids."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(5, 300, (count,), generator=generator).tolist()
-
-
-def ask(tokens: list[int], max_tokens: int = 6, **more: object) -> Request:
-    """A request for a few tokens."""
-    return Request(tokens=tokens, max_tokens=max_tokens, **more)  # type: ignore[arg-type]  # as the class says
-
-
-def alone(checkpoint: Checkpoint, request: Request, **settings: object) -> Result:
-    """The request in an engine of its own, from nothing, in one piece: what every other path has to agree with."""
-    llm = engine(checkpoint, prefix=False, prefill_chunk=1024, **settings)
-    session = llm.prefill(request.tokens)
-    (fork,) = llm.fork(session)
-    return llm.generate([fork], request.max_tokens, request.stop_ids)[0]
-
-
-def assert_same(found: Result, expected: Result) -> None:
-    """The same tokens, ended in the same way, with log probabilities that differ by rounding only."""
-    assert (found.tokens, found.finish) == (expected.tokens, expected.finish)
-    torch.testing.assert_close(torch.tensor(found.logprobs), torch.tensor(expected.logprobs), atol=NEAR, rtol=0)
-
-
-def drain(llm: LLM) -> dict[int, Result]:
-    """Step until nothing is left, with the books checked at every step."""
-    results: dict[int, Result] = {}
-    while llm.scheduler.busy:
-        results |= {result.id: result for result in llm.step()}
-        llm.check_integrity()
-    return results
 
 
 def test_requests_together_answer_as_alone(checkpoint: Checkpoint) -> None:
@@ -203,96 +146,6 @@ def test_oldest_goes_first_and_only_what_was_consumed_is_fresh(hybrid: Checkpoin
     assert llm.run([ask([*words(100, seed=3)])])[0].cached_tokens == 0
 
 
-def test_pages_of_prefixes_are_let_go_before_a_request_waits(hybrid: Checkpoint) -> None:
-    """A pool that stored prefixes fill still serves a request of full length, and pages add up after it."""
-    llm = engine(hybrid, max_pages=10, max_snapshots=8)
-    llm.run([ask(words(150, seed=seed)) for seed in range(4)])
-    assert llm.counters()["snapshots.used"] >= 3
-    request = ask(words(590, seed=9))
-    assert_same(llm.run([request])[0], alone(hybrid, request))
-    assert llm.counters()["evicted.pages.pages"] > 0
-    llm.check_integrity()
-
-
-def test_more_demand_than_pages_preempts_and_answers_the_same(checkpoint: Checkpoint) -> None:
-    """Four requests that together want 1.1 times the pages: some are preempted, all answer as alone."""
-    requests = [ask(words(130 + seed, seed=seed), 60) for seed in range(4)]
-    llm = engine(checkpoint, max_tokens=250, max_pages=11)
-    numbers = [llm.submit(request) for request in requests]
-    results = drain(llm)
-    counts = llm.counters()
-    assert counts["preemptions.memory"] > 0
-    assert counts["resumed"] == counts["preemptions.memory"]
-    for number, request in zip(numbers, requests, strict=True):
-        assert_same(results[number], alone(checkpoint, request, max_tokens=250))
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 6, 9])
-@pytest.mark.parametrize("prefix", [False, True])
-def test_preempted_anywhere_it_goes_on_as_if_nothing_had_been(checkpoint: Checkpoint, steps: int, prefix: bool) -> None:
-    """Preempted in mid-prefill or in mid-answer, twice, with and without a stored prefix to come back to."""
-    request = ask(words(260, seed=3), 12)
-    llm = engine(checkpoint, prefix=prefix)
-    number = llm.submit(request)
-    for _ in range(2):
-        for _ in range(steps):
-            llm.step()
-        assert llm.preempt(number)
-        llm.check_integrity()
-        assert llm.counters()["slots.used"] == 0
-    other = llm.submit(ask(words(100, seed=4)))  # takes the slot that was given back
-    results = drain(llm)
-    assert results[number].preemptions == 2
-    assert_same(results[number], alone(checkpoint, request))
-    assert_same(results[other], alone(checkpoint, ask(words(100, seed=4))))
-    assert not llm.preempt(number)
-
-
-def test_higher_priority_takes_the_slot_of_a_lower_one(hybrid: Checkpoint) -> None:
-    """With one slot, an urgent request preempts the running one, which goes on afterwards."""
-    llm = engine(hybrid, max_sessions=1)
-    slow = llm.submit(ask(words(200, seed=1), 10))
-    llm.step()
-    urgent = llm.submit(ask(words(70, seed=2), priority=5))
-    order = list(drain(llm))
-    assert order == [urgent, slow]
-    assert llm.counters()["preemptions.priority"] == 1
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2, 5])
-def test_cancelled_request_gives_everything_back(hybrid: Checkpoint, steps: int) -> None:
-    """Cancelled while waiting, in mid-prefill or in mid-answer: its memory is free, its neighbour answers as alone."""
-    llm = engine(hybrid)
-    doomed, kept = llm.submit(ask(words(300, seed=1), 20)), llm.submit(ask(words(100, seed=2), 20))
-    for _ in range(steps):
-        llm.step()
-    assert llm.cancel(doomed)
-    llm.check_integrity()
-    results = drain(llm)
-    assert results[doomed].finish == "cancelled"
-    assert_same(results[kept], alone(hybrid, ask(words(100, seed=2), 20)))
-    assert not llm.cancel(doomed)
-    assert llm.counters()["slots.used"] == 0
-
-
-def test_forked_requests_with_different_continuations(checkpoint: Checkpoint) -> None:
-    """Requests that fork from a living parent, preempted in between, answer as the whole prompts do alone."""
-    llm = engine(checkpoint)
-    parent = llm.prefill(words(200))
-    tails = [words(n, seed=n) for n in (1, 30, 64, 90)]
-    numbers = [llm.submit(ask(tail, parent=parent)) for tail in tails]
-    for _ in range(3):
-        llm.step()
-    llm.preempt(numbers[1])
-    results = drain(llm)
-    for number, tail in zip(numbers, tails, strict=True):
-        assert_same(results[number], alone(checkpoint, ask(words(200) + tail)))
-        assert results[number].cached_tokens == 200
-        assert results[number].prompt_tokens == 200 + len(tail)
-    llm.release(parent)
-    llm.check_integrity()
-
-
 @pytest.mark.parametrize("cuts", [(1,), (63, 65), (64, 127, 128, 129), (191, 193, 250)])
 def test_cuts_on_and_off_the_grid_change_nothing(checkpoint: Checkpoint, cuts: tuple[int, ...]) -> None:
     """Passes that end just before, at and after grid points give the same answer."""
@@ -377,57 +230,6 @@ def test_what_cannot_be_done_is_refused_before_it_starts(hybrid: Checkpoint) -> 
     held.check_integrity()
     held.release(parent)
     assert held.run([ask(words(590))])[0].finish == "length"
-
-
-def test_fork_waits_for_the_page_that_it_copies(hybrid: Checkpoint) -> None:
-    """With every page taken, a fork off a page border makes later requests give way, and waits for earlier ones."""
-    llm = engine(hybrid, max_tokens=320, max_pages=7, prefix=False)
-    parent = llm.prefill(words(100))
-    running = llm.submit(ask(words(315, seed=1), 5))
-    llm.step()
-    llm.step()
-    llm.step()
-    assert llm.counters()["pages.free"] == 0
-    urgent = llm.submit(ask(words(5, seed=2), parent=parent, priority=1))
-    later = llm.submit(ask(words(5, seed=3), parent=parent))
-    results = drain(llm)
-    assert_same(results[urgent], alone(hybrid, ask(words(100) + words(5, seed=2))))
-    assert_same(results[later], alone(hybrid, ask(words(100) + words(5, seed=3))))
-    assert_same(results[running], alone(hybrid, ask(words(315, seed=1), 5)))
-    assert results[running].preemptions > 0
-
-
-def test_fork_without_a_page_to_copy_to_is_refused_once(hybrid: Checkpoint) -> None:
-    """When open sessions hold every page, the request is told so and dropped; the engine goes on."""
-    llm = engine(hybrid, max_tokens=320, max_pages=7, prefix=False)
-    parent, other = llm.prefill(words(100)), llm.prefill(words(320, seed=1))
-    number = llm.submit(ask(words(5, seed=2), parent=parent))
-    with pytest.raises(DoesNotFitError, match="pages of 64 tokens wanted"):
-        llm.step()
-    assert [(result.id, result.finish) for result in llm.step()] == [(number, "cancelled")]
-    llm.release(other)
-    assert llm.run([ask(words(5, seed=2), parent=parent)])[0].finish == "length"
-    llm.check_integrity()
-
-
-def test_an_engine_goes_on_after_an_answer_was_broken_off(hybrid: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broken off in a decode step, nothing is left on its way: sessions are released and others answer as alone."""
-    llm = engine(hybrid)
-    session = llm.prefill(words(100))
-    whole, calls = llm.runner.decode, iter([False, False, True])
-
-    def broken(*given: object) -> None:
-        if next(calls, False):
-            raise KeyboardInterrupt
-        whole(*given)  # type: ignore[arg-type]  # passed on as they came
-
-    monkeypatch.setattr(llm.runner, "decode", broken)
-    with pytest.raises(KeyboardInterrupt):
-        llm.generate([session], 8)
-    llm.release(session)
-    assert_same(llm.run([ask(words(70, seed=1))])[0], alone(hybrid, ask(words(70, seed=1))))
-    assert not llm.scheduler.busy
-    llm.check_integrity()
 
 
 def test_a_prompt_too_short_to_store_is_counted(hybrid: Checkpoint) -> None:
