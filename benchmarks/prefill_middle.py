@@ -94,14 +94,18 @@ def arguments() -> argparse.Namespace:
 
 
 def operations(length: int) -> float:
-    """Multiplications and additions that one token of a prompt costs, on average; of the head only the last counts."""
+    """Multiplications and additions that the engine spends on one token of a prompt, on average.
+
+    The last layer takes no more than the latents of all but the last token; the head takes only that.
+    """
     channels = HEADS * WIDTH
     kda = 2 * (HIDDEN * (3 * channels + 2 * WIDTH + HEADS) + 2 * WIDTH * channels + channels * HIDDEN)
     core = HEADS * (6 * WIDTH**2 + 3 * 64 * WIDTH + 64**2)
-    mla = 2 * (HIDDEN * (HEADS * (WIDTH + ROPE) + LATENT + ROPE) + LATENT * HEADS * 2 * WIDTH + channels * HIDDEN)
+    latents = 2 * HIDDEN * (LATENT + ROPE)
+    mla = latents + 2 * (HIDDEN * HEADS * (WIDTH + ROPE) + LATENT * HEADS * 2 * WIDTH + channels * HIDDEN)
     attention = HEADS * 2 * (2 * WIDTH + ROPE) * length / 2
     per_kind = {"linear_attention": kda + core, "full_attention": mla + attention}
-    return float(sum(per_kind[kind] + 2 * 3 * HIDDEN * INTERMEDIATE for kind in LAYERS))
+    return float(sum(per_kind[kind] + 2 * 3 * HIDDEN * INTERMEDIATE for kind in LAYERS[:-1]) + latents)
 
 
 def shares(asked: argparse.Namespace) -> dict[str, object]:

@@ -14,8 +14,8 @@ from markupsafe import Markup, escape
 
 from evalgate.reports import figures
 
-WIDTH, HEIGHT = 300, 140
-LEFT, TOP, BOTTOM = 36, 8, 20
+HEIGHT = 140
+LEFT, RIGHT, TOP, BOTTOM = 36, 294, 8, 20
 LABEL = 11
 """Least distance of two names at the right edge, in user units."""
 
@@ -73,9 +73,8 @@ def chart(
     around: tuple[Values, Values] | None = None,
 ) -> Markup:
     """Draw ``lines`` over ``positions`` (tokens, from 0 to ``end``) and the range ``around`` (lowest, highest)."""
-    right = WIDTH - (6 + 6.2 * max((len(line.name) for line in lines), default=0))
-    xs = [LEFT + (right - LEFT) * position / end for position in positions]
-    parts = [_axes(scale, right, end)]
+    xs = [LEFT + (RIGHT - LEFT) * position / end for position in positions]
+    parts = [_axes(scale, end)]
     if around is not None:
         low, high = ([(x, scale.y(v)) for x, v in zip(xs, row, strict=True) if v is not None] for row in around)
         parts.append(f'<path class="around" d="{_path([*high, *reversed(low)])}z"/>' if low else "")
@@ -87,22 +86,24 @@ def chart(
             ends.append((points[-1][1], line))
     names = zip(_apart([y for y, _ in ends]), (line for _, line in ends), strict=True)
     parts += [
-        f'<text class="name {line.kind}" x="{right + 5:.1f}" y="{y + 3.5:.1f}">{escape(line.name)}</text>'
+        f'<text class="name {line.kind}" x="{RIGHT + 5}" y="{y + 3.5:.1f}">{escape(line.name)}</text>'
         for y, line in names
     ]
-    head = f'<svg class="chart curve" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true" focusable="false">'
+    # Names stand beyond the plot, which has the same size with and without them.
+    width = RIGHT + 6 + 6.2 * max((len(line.name) for line in lines), default=0)
+    head = f'<svg class="chart curve" viewBox="0 0 {width:.0f} {HEIGHT}" aria-hidden="true" focusable="false">'
     return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704 - numbers, fixed words, and names that were escaped
 
 
-def _axes(scale: Scale, right: float, end: int) -> str:
-    grid = "".join(f"M{LEFT} {scale.y(value):.1f}H{right:.1f}" for value, _ in scale.ticks)
+def _axes(scale: Scale, end: int) -> str:
+    grid = "".join(f"M{LEFT} {scale.y(value):.1f}H{RIGHT}" for value, _ in scale.ticks)
     marks = "".join(
         f'<text x="{LEFT - 5}" y="{scale.y(value) + 3.5:.1f}" text-anchor="end">{words}</text>'
         for value, words in scale.ticks
     )
     foot = "".join(
         f'<text x="{at:.1f}" y="{HEIGHT - 5}" text-anchor="{anchor}">{figures.count(value)}</text>'
-        for at, value, anchor in ((LEFT, 0, "start"), ((LEFT + right) / 2, end // 2, "middle"), (right, end, "end"))
+        for at, value, anchor in ((LEFT, 0, "start"), ((LEFT + RIGHT) / 2, end // 2, "middle"), (RIGHT, end, "end"))
     )
     return f'<path class="grid" d="{grid}"/>{marks}{foot}'
 

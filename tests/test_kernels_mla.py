@@ -10,11 +10,17 @@ from torch import Tensor
 
 from evalgate.kernels.lse_merge import Part, merge, reference_merge
 from evalgate.kernels.mla_decode import mla_decode, reference_mla_decode
-from evalgate.kernels.mla_prefill import KeyTile, MlaWeights, mla_prefill, reference_mla
+from evalgate.kernels.mla_prefill import KeyTile, MlaWeights, absorbing, mla_prefill, reference_mla
 
 EXACT = 1e-12
 """Two orders of summation in float64, values of size 1."""
 HEADS, NOPE, ROPE, LATENT, VALUE = 3, 8, 4, 12, 10
+
+
+@pytest.fixture(params=[True, False], ids=["absorbed", "expanded"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the two forms that attention takes."""
+    monkeypatch.setattr("evalgate.kernels.mla_prefill.absorbing", lambda _shape, _weights: request.param)
 
 
 def weights(scale: float = 1.0) -> MlaWeights:
@@ -36,6 +42,7 @@ def latents(*shape: int) -> Tensor:
     return torch.randn(*shape, LATENT + ROPE, dtype=torch.float64)
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("cuts", [[], [5], [64, 70], [1, 2, 3, 150]], ids=str)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_tiles_that_all_rows_share_make_whole_attention(cuts: list[int], batch: int) -> None:
@@ -49,6 +56,7 @@ def test_tiles_that_all_rows_share_make_whole_attention(cuts: list[int], batch: 
     torch.testing.assert_close(found, reference_mla(q, every, w, 0.3, visible), atol=EXACT, rtol=0)
 
 
+@pytest.mark.usefixtures("form")
 def test_tiles_of_each_row_make_whole_attention() -> None:
     """Rows with pasts of their own attend to those."""
     w, past, own, q = weights(), latents(2, 40), latents(2, 5), queries(2, 5)
@@ -58,6 +66,7 @@ def test_tiles_of_each_row_make_whole_attention() -> None:
     torch.testing.assert_close(found, expected, atol=EXACT, rtol=0)
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("batch", [1, 2])
 def test_hidden_keys_count_nothing_even_where_a_query_sees_none_of_a_tile(batch: int) -> None:
     """Masks over shared tiles and the own stretch: hidden keys have no weight, a wholly hidden tile claims none."""
@@ -72,6 +81,7 @@ def test_hidden_keys_count_nothing_even_where_a_query_sees_none_of_a_tile(batch:
     torch.testing.assert_close(found, expected, atol=EXACT, rtol=0)
 
 
+@pytest.mark.usefixtures("form")
 def test_scores_of_hundreds_neither_overflow_nor_lose_the_winner() -> None:
     """Scores far beyond what exp takes, over many tiles and in the decode step, still give the right mean."""
     w, past, own, q = weights(scale=60.0), latents(1, 96), latents(1, 4), queries(1, 4)
@@ -85,6 +95,7 @@ def test_scores_of_hundreds_neither_overflow_nor_lose_the_winner() -> None:
     torch.testing.assert_close(step, expected[:, -1], atol=1e-9, rtol=0)
 
 
+@pytest.mark.usefixtures("form")
 def test_values_wider_than_keys_attend_as_well() -> None:
     """The fused operation's single width is an implementation matter: either side may be the wider one."""
     torch.manual_seed(2)
@@ -95,6 +106,30 @@ def test_values_wider_than_keys_attend_as_well() -> None:
     q, own = torch.randn(1, 5, 2, 5, dtype=torch.float64), torch.randn(1, 5, 8, dtype=torch.float64)
     expected = reference_mla(q, own, w, 0.5, torch.ones(5, 5).tril().bool())
     torch.testing.assert_close(mla_prefill(q, [KeyTile(own, causal=True)], w, 0.5), expected, atol=EXACT, rtol=0)
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rows_may_see_different_keys(batch: int) -> None:
+    """A mask for each row, over a shared tile and over the own stretch."""
+    w, past, own, q = weights(), latents(1, 32), latents(batch, 6), queries(batch, 6)
+    seen, own_seen = torch.rand(batch, 6, 32) < 0.5, torch.ones(6, 6).tril().bool().expand(batch, 6, 6).clone()
+    own_seen[-1, 5, 1:3] = False
+    found = mla_prefill(q, [KeyTile(past, seen), KeyTile(own, own_seen)], w, 0.3)
+    for row in range(batch):
+        every = torch.cat([past, own[row : row + 1]], dim=1)
+        expected = reference_mla(q[row : row + 1], every, w, 0.3, torch.cat([seen[row], own_seen[row]], dim=1))
+        torch.testing.assert_close(found[row : row + 1], expected, atol=EXACT, rtol=0)
+
+
+def test_the_form_is_the_one_with_fewer_multiplications() -> None:
+    """One query never pays for expanded keys; many do, but only where latents are wider than heads."""
+    wide = MlaWeights(torch.empty(4, 32, 64), torch.empty(4, 32, 64))
+    assert absorbing((1, 1, 4, 48), wide)
+    assert absorbing((2, 31, 4, 48), wide)
+    assert not absorbing((2, 32, 4, 48), wide)
+    narrow = MlaWeights(torch.empty(4, 128, 128), torch.empty(4, 128, 128))
+    assert absorbing((1, 10**6, 4, 192), narrow)
 
 
 @pytest.mark.parametrize("shared", [0, 1, 30])

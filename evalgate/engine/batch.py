@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from evalgate.engine.page_pool import Rows
@@ -35,6 +36,16 @@ class PrefillBatch(NamedTuple):
     past: list[PastTile]
     own_visible: Tensor | None
     """bool ``[T, T]``; None: causal."""
+
+    def last(self, x: Tensor) -> Tensor:
+        """Of ``[B, T, ...]`` each row's last real token, ``[B, 1, ...]``."""
+        if self.lengths is None:
+            return x[:, -1:]
+        return x[torch.arange(len(x)), self.lengths - 1][:, None]
+
+    def seen_last(self, visible: Tensor | None) -> Tensor | None:
+        """What the last real tokens see, bool ``[B, 1, S]``, of what all see, bool ``[T, S]``; None: all of it."""
+        return None if visible is None else self.last(visible.expand(len(self.tokens), -1, -1))
 
 
 class DecodeBatch(NamedTuple):

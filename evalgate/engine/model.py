@@ -74,18 +74,27 @@ class HybridModel:
             before = weights.read(f"{at}.input_layernorm.weight", dtype=dtype)
             self.norms.append((before, weights.read(f"{at}.post_attention_layernorm.weight", dtype=dtype)))
 
-    def prefill(self, batch: PrefillBatch, states: StatePool, pages: PagePool, codec: StateCodec) -> Tensor:
-        """Stretches of tokens; returns ``[B, T, hidden]``, meaningless where a row is padded."""
+    def prefill(
+        self, batch: PrefillBatch, states: StatePool, pages: PagePool, codec: StateCodec, *, whole: bool
+    ) -> Tensor:
+        """Stretches of tokens; returns each row's last, ``[B, 1, hidden]``.
+
+        With ``whole`` it returns all, ``[B, T, hidden]``, meaningless where a row is padded.  Nothing reads what the
+        last layer makes of other tokens, but what it keeps of them.
+        """
         x = self.embedding[batch.tokens]
         for mixer, feed, (before, after) in zip(self.mixers, self.feeds, self.norms, strict=True):
             h = rms_norm(x, before, self.config.rms_eps)
+            last = mixer is self.mixers[-1] and not whole
+            x = batch.last(x) if last else x
             if isinstance(mixer, KdaLayer):
                 errors = [kept[mixer.index].index_select(0, batch.slots) for kept in states.errors]
-                x = x + mixer.prefill(h, batch, states, codec.at_grid(batch.start, batch.lengths, errors))
+                mixed = mixer.prefill(h, batch, states, codec.at_grid(batch.start, batch.lengths, errors))
+                x = x + (batch.last(mixed) if last else mixed)
                 for kept, new in zip(states.errors, errors, strict=True):
                     kept[mixer.index].index_copy_(0, batch.slots, new)
             else:
-                x = x + mixer.prefill(h, batch, pages)
+                x = x + mixer.prefill(h, batch, pages, last=last)
             x = x + feed(rms_norm(x, after, self.config.rms_eps))
         return x
 

@@ -28,16 +28,18 @@ class Runner:
 
     def prefill(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> None:
         """Take stretches of tokens in, one for each session; all must stand at the same position."""
-        for _ in self._passes(sessions, stretches):
+        for _ in self._passes(sessions, stretches, whole=False):
             pass
 
     def hidden(self, session: Session, tokens: Sequence[int]) -> Iterator[Tensor]:
         """Take a stretch in and give what the last layer made of it, ``[some tokens, hidden]`` at a time."""
-        for rows in self._passes([session], [tokens]):
+        for rows in self._passes([session], [tokens], whole=True):
             yield rows[0]
 
-    def _passes(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> Iterator[dict[int, Tensor]]:
-        """Pass by pass, the hidden states of the rows that took part.
+    def _passes(
+        self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]], *, whole: bool
+    ) -> Iterator[dict[int, Tensor]]:
+        """Pass by pass, the hidden states of the rows that took part, as :meth:`prefill_pass` returns them.
 
         Passes end at absolute multiples of ``chunk``, counted from prompt token 0; a stretch that starts off the
         64-grid first goes up to it.
@@ -48,7 +50,8 @@ class Runner:
             end = self.pass_end(start + done) - start
             live = [row for row, stretch in enumerate(stretches) if len(stretch) > done]
             rows = [stretches[row][done:end] for row in live]
-            yield dict(zip(live, self.prefill_pass([sessions[row] for row in live], rows), strict=True))
+            outputs = self.prefill_pass([sessions[row] for row in live], rows, whole=whole)
+            yield dict(zip(live, outputs, strict=True))
             done = end
 
     def pass_end(self, position: int) -> int:
@@ -56,14 +59,19 @@ class Runner:
         step = self.chunk if position % CHUNK == 0 else CHUNK
         return (position // step + 1) * step
 
-    def prefill_pass(self, sessions: Sequence[Session], rows: Sequence[Sequence[int]]) -> list[Tensor]:
-        """One pass over stretches that start at the same position; hidden states ``[tokens, hidden]`` of each row."""
+    def prefill_pass(
+        self, sessions: Sequence[Session], rows: Sequence[Sequence[int]], *, whole: bool = False
+    ) -> list[Tensor]:
+        """One pass over stretches that start at the same position.
+
+        Returns the hidden states of each row, ``[tokens, hidden]`` with ``whole``, else ``[1, hidden]``, the last.
+        """
         start = sessions[0].tokens
         for session in sessions:
             self.memory.check(session)
             assert session.tokens == start, f"sessions at {start} and {session.tokens} tokens cannot share a pass"
         states, pages, codec = self.memory.states, self.memory.pages, self.memory.codec
-        hidden = self.model.prefill(self._layout(sessions, rows), states, pages, codec)
+        hidden = self.model.prefill(self._layout(sessions, rows), states, pages, codec, whole=whole)
         outputs = [out[: len(tokens)] for out, tokens in zip(hidden, rows, strict=True)]
         for session, tokens, output in zip(sessions, rows, outputs, strict=True):
             off_grid = session.tokens % CHUNK
