@@ -192,8 +192,15 @@ FAULTS = (
     Fault(
         "eviction does not look at priority",
         f"{ENGINE}/prefix_cache.py",
-        "return node.priority, node.used, ",
-        "return 0, node.used, ",
+        "return node.priority, -unused, ",
+        "return 0, -unused, ",
+        (REQUESTS,),
+    ),
+    Fault(
+        "eviction does not look at what a prefix costs",
+        f"{ENGINE}/prefix_cache.py",
+        "(node.tokens - self._before(node)) / held",
+        "held / (node.tokens - self._before(node))",
         (REQUESTS,),
     ),
     Fault(
@@ -205,9 +212,9 @@ FAULTS = (
     ),
     Fault(
         "a prefix that is passed on the way counts as used",
-        f"{ENGINE}/prefix_index.py",
-        "                deepest = node\n",
-        "                deepest = node\n                node.used = 10**9\n",
+        f"{ENGINE}/prefix_cache.py",
+        "        match.node.used = self._tick()\n",
+        "        match.node.used = self._tick()\n        match.node.parent.used = self._now\n",
         (REQUESTS,),
     ),
     Fault(
