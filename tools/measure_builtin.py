@@ -82,7 +82,8 @@ def run(measure: Measure, work: Path) -> list[Trial]:
     suite = measure.suite
     if measure.lengths:
         body = load_suite(suite).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        body |= {"name": measure.name, "lengths": list(measure.lengths), "tasks": list(measure.tasks)}
+        body |= {"name": measure.name, "lengths": list(measure.lengths)}
+        body |= {"tasks": list(measure.tasks)} if measure.tasks else {}
         path = work / f"{measure.name}.yaml"
         path.write_text(yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
         suite = str(path)
