@@ -36,8 +36,8 @@ DOWN: dict[str, set[str]] = {
     "reports": {"gates", "stats", "store", "disk"},
     "backends": {"engine"},
     "runner": {"tasks", "backends", "gates", "store", "versioned"},
-    "doctor": {"tasks", "backends", "gates", "store", "disk", "versioned"},
-    "cli": {"runner", "doctor", "gates", "reports", "tasks", "store", "disk", "versioned"},
+    "doctor": {"tasks", "backends", "kernels", "gates", "store", "disk", "versioned"},
+    "cli": {"runner", "doctor", "kernels", "gates", "reports", "tasks", "store", "disk", "versioned"},
     "__main__": {"cli"},
     "__init__": set(),
 }

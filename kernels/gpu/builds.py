@@ -65,19 +65,20 @@ class Task(NamedTuple):
 
 
 def build_all(
-    modules: Sequence[str], chips: Sequence[str], on_row: Callable[[Row], None] = lambda _: None, workers: int = 0
+    modules: Sequence[str], chips: Sequence[str], on_task: Callable[[], None] = lambda: None, workers: int = 0
 ) -> list[Row]:
     """Build every launch of ``modules`` for every chip: rows by module, launch and chip; faults are rows too.
 
-    ``workers`` processes are used, by default as many as there are cores; ``on_row`` hears of each row as it is done.
+    ``workers`` processes are used, by default as many as there are cores; ``on_task`` is called each time that a
+    module is done for a chip, by one thread or another.
     """
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for module in modules:
         for chip in chips:
             tasks.put(Task(module, chip, []))
-    count = min(workers or os.cpu_count() or 1, len(modules) * len(chips))
+    count = min(workers or cores(), len(modules) * len(chips))
     with ThreadPoolExecutor(count) as pool:
-        gathered = [pool.submit(_drain, tasks, on_row) for _ in range(count)]
+        gathered = [pool.submit(_drain, tasks, on_task) for _ in range(count)]
     rows = [row for rows in gathered for row in rows.result()]
     order: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -86,7 +87,12 @@ def build_all(
     return sorted(rows, key=lambda row: (modules.index(row.module), order[row.module, row.name], at[row.chip]))
 
 
-def _drain(tasks: queue.SimpleQueue[Task], on_row: Callable[[Row], None]) -> list[Row]:
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _drain(tasks: queue.SimpleQueue[Task], on_task: Callable[[], None]) -> list[Row]:
     """Do tasks until none is left; a worker that died is named in a row, and another goes on after what it was at."""
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:
@@ -99,12 +105,13 @@ def _drain(tasks: queue.SimpleQueue[Task], on_row: Callable[[Row], None]) -> lis
             worker = worker or stack.enter_context(Worker())
             for row in worker.rows(task):
                 rows.append(row)
-                on_row(row)
                 task.skip.append(row.name)
+            if not worker.died or task.skip[-1] == IMPORTING:
+                on_task()
+            else:
+                tasks.put(task)
             if worker.died:
                 worker = None
-                if task.skip[-1] != IMPORTING:
-                    tasks.put(task)
 
 
 class Worker:
