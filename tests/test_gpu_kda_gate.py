@@ -17,7 +17,7 @@ EXPONENT = 2e-7
 """What rounding x itself to float32 does to exp(x), relative, for each unit of x."""
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no types
 def _gates(f: tl.tensor, a_log: tl.tensor, bias: tl.tensor, decay: tl.tensor, gate: tl.tensor, N: tl.constexpr) -> None:
     at = tl.arange(0, N)
     x = tl.load(f + at)
@@ -25,7 +25,7 @@ def _gates(f: tl.tensor, a_log: tl.tensor, bias: tl.tensor, decay: tl.tensor, ga
     tl.store(gate + at, sigmoid(x))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no types
 def _norms(x: tl.tensor, out: tl.tensor, scale: tl.tensor, ROWS: tl.constexpr, N: tl.constexpr) -> None:
     at = tl.arange(0, ROWS)[:, None] * N + tl.arange(0, N)[None, :]
     tl.store(out + at, l2norm(tl.load(x + at), scale))
