@@ -123,7 +123,7 @@ def _table(rows: Sequence[Row]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("kernel", no_wrap=True)
+    table.add_column("kernel", max_width=32, overflow="fold")
     for name in ("chip", "registers", "spilled", "shared", "warps", "matrix", "wide loads", "wide stores"):
         table.add_column(name)
     for before, row in zip([None, *rows], rows, strict=False):
