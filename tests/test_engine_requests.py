@@ -128,6 +128,17 @@ def test_batch_sweep_does_not_evict_a_protected_prefix(hybrid: Checkpoint) -> No
     assert llm.run([ask([*words(90, seed=96), 5])])[0].cached_tokens == 64
 
 
+def test_of_two_that_were_used_about_as_long_ago_the_cheaper_one_goes(hybrid: Checkpoint) -> None:
+    """A long prompt stays and a short one goes, whichever came first: it takes more tokens to compute again."""
+    long, short = words(580, seed=1), words(70, seed=2)
+    for first, second in ((long, short), (short, long)):
+        llm = engine(hybrid, max_snapshots=4)
+        for prompt in (first, second, *(words(100, seed=seed) for seed in (3, 4, 5))):
+            llm.run([ask(prompt)])
+        assert llm.run([ask([*long, 5])])[0].cached_tokens == 576
+        assert llm.run([ask([*short, 5])])[0].cached_tokens == 0
+
+
 def test_oldest_goes_first_and_only_what_was_consumed_is_fresh(hybrid: Checkpoint) -> None:
     """Of equal priority the prefix that was longest not consumed goes; passing it on the way does not count."""
     llm = engine(hybrid, max_snapshots=3, snapshot_interval=64)

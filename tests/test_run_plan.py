@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,3 +96,16 @@ def test_estimate_says_what_it_was_measured_on(evalgate: Callable[..., Any]) -> 
 
     told = r"estimate: \d+ s at [\d,]+ tokens/s \(the median of \d haystacks? of stream \d, 1,\d\d\d tokens each"
     assert re.search(told, ended.out)
+
+
+def test_twelve_tasks_at_six_lengths_cost_a_twentieth(tmp_path: Path) -> None:
+    """Prefilled once and asked everything, against one prompt per trial."""
+    body = load_suite("needle").model_dump(by_alias=True, mode="json", exclude_unset=True)
+    rungs = ["single", *(f"multikey@{k}" for k in (3, 4, 6, 8, 16)), *(f"overwrite@{k}" for k in (2, 3, 4, 5, 6, 8))]
+    path = tmp_path / "wide.yaml"
+    lengths = [4096 * 2**i for i in range(6)]
+    path.write_text(yaml.safe_dump(body | {"name": "wide", "lengths": lengths, "tasks": rungs}), encoding="utf-8")
+    plan = make_plan(prepare(RunRequest(suite=str(path), model="builtin:hybrid", seeds=100, seed_set="tests")))
+
+    assert (plan.cells, plan.trials) == (216, 21600)
+    assert plan.saving >= 20

@@ -22,11 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-REQUESTS, SESSIONS, LOGITS = (
-    "tests/test_engine_requests.py",
-    "tests/test_engine_sessions.py",
-    "tests/test_engine_logits.py",
-)
+REQUESTS, PREEMPTION = "tests/test_engine_requests.py", "tests/test_engine_preemption.py"
+SESSIONS, LOGITS = "tests/test_engine_sessions.py", "tests/test_engine_logits.py"
 PREFIXES, MEMORY, RANDOM = "tests/test_engine_prefixes.py", "tests/test_engine_memory.py", "tests/test_engine_random.py"
 ROUNDING, KDA = "tests/test_engine_compression.py", "tests/test_kernels_kda.py"
 MLA, LAYERS, CODECS = "tests/test_kernels_mla.py", "tests/test_kernels_layers.py", "tests/test_kernels_codecs.py"
@@ -195,8 +192,15 @@ FAULTS = (
     Fault(
         "eviction does not look at priority",
         f"{ENGINE}/prefix_cache.py",
-        "return node.priority, node.used, ",
-        "return 0, node.used, ",
+        "return node.priority, -unused, ",
+        "return 0, -unused, ",
+        (REQUESTS,),
+    ),
+    Fault(
+        "eviction does not look at what a prefix costs",
+        f"{ENGINE}/prefix_cache.py",
+        "(node.tokens - self._before(node)) / held",
+        "held / (node.tokens - self._before(node))",
         (REQUESTS,),
     ),
     Fault(
@@ -208,9 +212,9 @@ FAULTS = (
     ),
     Fault(
         "a prefix that is passed on the way counts as used",
-        f"{ENGINE}/prefix_index.py",
-        "                deepest = node\n",
-        "                deepest = node\n                node.used = 10**9\n",
+        f"{ENGINE}/prefix_cache.py",
+        "        match.node.used = self._tick()\n",
+        "        match.node.used = self._tick()\n        match.node.parent.used = self._now\n",
         (REQUESTS,),
     ),
     Fault(
@@ -218,28 +222,28 @@ FAULTS = (
         f"{ENGINE}/scheduler.py",
         "job.turned = job.ready = False",
         "job.turned = False",
-        (REQUESTS,),
+        (PREEMPTION,),
     ),
     Fault(
         "a preempted request does not replay what it had said",
         f"{ENGINE}/scheduler.py",
         "        job.taken = 0\n",
         "        job.taken = max(0, len(job.produced) - 1)\n",
-        (REQUESTS,),
+        (PREEMPTION,),
     ),
     Fault(
         "a cancelled request keeps its memory",
         f"{ENGINE}/scheduler.py",
         "            self._memory.release(job.session)\n            job.session = None\n",
         "            job.session = None\n",
-        (REQUESTS,),
+        (PREEMPTION,),
     ),
     Fault(
         "rows that were shared once are shared for ever",
         f"{ENGINE}/scheduler.py",
         "if not set(ids) <= set(self._shared[0]):",
         "if not self._shared[0]:",
-        (REQUESTS, RANDOM),
+        (PREEMPTION, REQUESTS, RANDOM),
     ),
     Fault(
         "a codec that acts once acts at the end of the prompt",

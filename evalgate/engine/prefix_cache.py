@@ -35,7 +35,7 @@ class PrefixCache:
         self.index = PrefixIndex(self.grid)
         self._counters = counters
         self._ids = itertools.count(1)
-        self._clock = itertools.count(1)
+        self._now = 0
 
     def lookup(self, tokens: Sequence[int], limit: int, priority: int) -> Hit:
         """The longest stored prefix of ``tokens`` that ends at or before ``limit``.
@@ -53,7 +53,7 @@ class PrefixCache:
         if match.node is None:
             return Hit(None, match.tokens)
         # Only what is consumed is refreshed: prefixes that were merely passed age on.
-        match.node.used = next(self._clock)
+        match.node.used = self._tick()
         match.node.priority = max(match.node.priority, priority)
         self._counters.add("prefix.hits")
         self._counters.add("prefix.tokens_reused", found)
@@ -89,7 +89,7 @@ class PrefixCache:
             pages=tuple(session.pages),
             floor=session.floor,
         )
-        node.used = next(self._clock)
+        node.used = self._tick()
         self._counters.add("store.kept")
         self._counters.add("copied_bytes", self.snapshots.slot_bytes)
 
@@ -143,9 +143,18 @@ class PrefixCache:
         return [node for node in self.stored() if not node.pins]
 
     def _worth(self, node: Node) -> tuple[int, int, float]:
-        """Least first: priority, then when it was last used, then tokens to compute again for each byte it holds."""
+        """Least first: priority, then how long it was not used, then tokens to compute again for each byte it holds.
+
+        How long is told in powers of two: no two prefixes are used at the same moment, and a little more or less of
+        a long time says nothing, where their cost may differ a hundred times.
+        """
         held = self.snapshots.slot_bytes + self._own_pages(node) * self.pages.page_bytes
-        return node.priority, node.used, (node.tokens - self._before(node)) / held
+        unused = (self._now - node.used).bit_length()
+        return node.priority, -unused, (node.tokens - self._before(node)) / held
+
+    def _tick(self) -> int:
+        self._now += 1
+        return self._now
 
     def _own_pages(self, node: Node) -> int:
         """Pages that would be free without this prefix."""
