@@ -43,22 +43,22 @@ ENGINE = "evalgate/engine"
 FAULTS = (
     Fault(
         "a later chunk gets the state transposed",
-        f"{ENGINE}/kda_layer.py",
-        "state = recurrent.index_select(0, batch.slots)\n",
-        "state = recurrent.index_select(0, batch.slots)\n"
+        f"{ENGINE}/kda_core.py",
+        "state = memory.recurrent.index_select(0, batch.slots)\n",
+        "state = memory.recurrent.index_select(0, batch.slots)\n"
         "        state = state.transpose(-1, -2).contiguous() if batch.start else state\n",
         (LOGITS,),
     ),
     Fault(
         "a later chunk starts from nothing",
-        f"{ENGINE}/kda_layer.py",
+        f"{ENGINE}/kda_core.py",
         "chunk_kda(q, k, v, g, b, state, at_grid=",
         "chunk_kda(q, k, v, g, b, state * (batch.start == 0), at_grid=",
         (LOGITS,),
     ),
     Fault(
         "padding is written into the state",
-        f"{ENGINE}/kda_layer.py",
+        f"{ENGINE}/kda_core.py",
         "k, v, g = (t.masked_fill(padding[:, :, None, None], 0.0) for t in (k, v, g))",
         "k, v, g = (t for t in (k, v, g))",
         (SESSIONS,),
@@ -72,9 +72,9 @@ FAULTS = (
     ),
     Fault(
         "every row of a batch decodes on the convolution of the first",
-        f"{ENGINE}/kda_layer.py",
-        "short_conv(qkv[:, None], self.taps, conv.index_select(0, slots))",
-        "short_conv(qkv[:, None], self.taps, conv.index_select(0, slots[:1].expand_as(slots)))",
+        f"{ENGINE}/kda_core.py",
+        "short_conv(inputs.qkv[:, None], layer.taps, memory.conv.index_select(0, slots))",
+        "short_conv(inputs.qkv[:, None], layer.taps, memory.conv.index_select(0, slots[:1].expand_as(slots)))",
         (SESSIONS,),
     ),
     Fault(
@@ -255,8 +255,8 @@ FAULTS = (
     Fault(
         "off-grid pieces are not rounded where they reach the grid",
         f"{ENGINE}/runner.py",
-        "if off_grid and codec.every",
-        "if not off_grid and codec.every and False",
+        "if between and codec.every",
+        "if not between and codec.every and False",
         (ROUNDING,),
     ),
     Fault(
