@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from evalgate.engine.page_pool import PagePool, Rows
 from evalgate.engine.session import Session
+
+if TYPE_CHECKING:
+    from evalgate.kernels.gpu.kda_chunks import Chunks
+    from evalgate.kernels.gpu.short_conv import Packed
 
 TILE = 1024
 """Cached tokens that attention expands at a time."""
@@ -75,6 +79,33 @@ class PrefillBatch:
         if self.lengths is None:
             return None
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
+
+    @cached_property
+    def packing(self) -> Packed:
+        """The real tokens of all rows, one after another."""
+        from evalgate.kernels.gpu.short_conv import Packed  # triton is not everywhere
+
+        return Packed.of(self.counts, self.tokens.device)
+
+    @cached_property
+    def chunks(self) -> Chunks:
+        """The same, in chunks of 64."""
+        from evalgate.kernels.gpu.kda_chunks import Chunks
+
+        return Chunks.of(self.counts, self.tokens.device)
+
+    def packed(self, x: Tensor) -> Tensor:
+        """``[B, T, ...]`` -> ``[N, ...]``: the real tokens."""
+        return x.flatten(0, 1) if self.real is None else x[self.real]
+
+    def padded(self, x: Tensor) -> Tensor:
+        """``[N, ...]`` -> ``[B, T, ...]``, zeros where nothing is real."""
+        rows = self.tokens.shape
+        if self.real is None:
+            return x.view(*rows, *x.shape[1:])
+        whole = x.new_zeros(*rows, *x.shape[1:])
+        whole[self.real] = x
+        return whole
 
     def last(self, x: Tensor) -> Tensor:
         """Of ``[B, T, ...]`` each row's last real token, ``[B, 1, ...]``."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from evalgate.engine.kda_core import KdaCore, TorchKda
 from evalgate.engine.mla_core import MlaCore, TorchMla
-from evalgate.kernels.moe import Experts, Router, moe
+from evalgate.kernels.moe import Experts, Router, grouped_moe, moe
 from evalgate.kernels.ops import usable
 from evalgate.kernels.rms_norm import rms_norm
 
@@ -48,5 +48,12 @@ def open_device(name: str) -> Device:
         return CPU
     # Only here: triton is not everywhere, and takes a second to import.
     from evalgate.engine.triton_cores import TritonKda, TritonMla
+    from evalgate.kernels.gpu.rms_norm import rms_norm as triton_rms_norm
 
-    return Device(name, torch.device("cuda" if name == "cuda" else "cpu"), TritonKda(), TritonMla())
+    place = torch.device("cuda" if name == "cuda" else "cpu")
+    return Device(name, place, TritonKda(), TritonMla(), triton_rms_norm, experts_of)
+
+
+def experts_of(x: Tensor, router: Router, experts: Experts) -> Tensor:
+    """In grouped products where their type allows it."""
+    return (grouped_moe if x.dtype == torch.bfloat16 else moe)(x, router, experts)
