@@ -59,7 +59,7 @@ def across_kernel(
     pool_slot, pool_head, pool_row, target_slot, target_head, target_row,
     H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BV: tl.constexpr,
     PRECISION: tl.constexpr, SNAPSHOTS: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """One sequence, head and block of value channels: the state from its slot through the chunks and back."""
     dtype: tl.constexpr = queries_ptr.dtype.element_ty
     head = (tl.program_id(0) // (V // BV)).to(tl.int64)

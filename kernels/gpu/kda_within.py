@@ -90,9 +90,9 @@ def _on(rows, columns, PRECISION: tl.constexpr):
     all channels of both tiles spills.
     """
     K: tl.constexpr = rows.shape[1]
-    slice: tl.constexpr = min(K, 32)
-    rows = tl.permute(tl.reshape(rows, [_BLOCK, K // slice, slice]), (1, 0, 2))
-    columns = tl.permute(tl.reshape(columns, [_BLOCK, K // slice, slice]), (1, 2, 0))
+    part: tl.constexpr = min(K, 32)
+    rows = tl.permute(tl.reshape(rows, [_BLOCK, K // part, part]), (1, 0, 2))
+    columns = tl.permute(tl.reshape(columns, [_BLOCK, K // part, part]), (1, 2, 0))
     return tl.sum(product(rows, columns, PRECISION), axis=0)
 
 
@@ -115,7 +115,7 @@ def _own_products(q, k, high, middle, low, beta, dtype: tl.constexpr, PRECISION:
     row, col = at[:, None], at[None, :]
     inverse = tl.where(row == col, 1.0, 0.0)
     inner = tl.where(row == col, tl.sum(q * k, axis=1)[:, None], 0.0)
-    for level in tl.static_range(4):
+    for level in range(4):  # not unrolled: masks of all levels at once would not fit into registers
         right = ((row >> level) & 1) == 1
         which = (row >> level == col >> level) & tl.where(right, col <= row, col > row)
         decay = tl.exp2(_summed(which, high, middle, low))
@@ -126,9 +126,7 @@ def _own_products(q, k, high, middle, low, beta, dtype: tl.constexpr, PRECISION:
         inner += tl.where(pair, below, 0.0)
         below = _on(narrowed(tl.where(right, keys, 0.0), dtype), left, PRECISION)
         below = tl.where(pair, beta * below, 0.0)
-        if level > 0:
-            below = product(product(inverse, below, PRECISION), inverse, PRECISION)
-        inverse -= below
+        inverse -= product(product(inverse, below, PRECISION), inverse, PRECISION)
     return inverse, inner
 
 
@@ -139,7 +137,7 @@ def within_kernel(
     scale,
     q_token, q_head, k_token, k_head, v_token, v_head, f_token, f_head, beta_token, beta_head,
     H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """One chunk of one head -> its part of :class:`Work`, sub-block after sub-block.
 
     Between sub-blocks a later token i and an earlier one j are apart by the decay since i's sub-block began, that
@@ -152,65 +150,95 @@ def within_kernel(
     chunk = tl.program_id(1).to(tl.int64)
     first = tl.load(table_ptr + 2 * chunk)
     count = tl.load(table_ptr + 2 * chunk + 1)
-    at = tl.arange(0, _BLOCK)
-    row, col = at[:, None], at[None, :]
+    row, col = tl.arange(0, _BLOCK)[:, None], tl.arange(0, _BLOCK)[None, :]
     channel, value = tl.arange(0, K), tl.arange(0, V)
     place = chunk * H + head
-    wide, narrow = place * _CHUNK * K, place * _CHUNK * V
+    queries_ptr += place * _CHUNK * K + channel
+    keys_ptr += place * _CHUNK * K + channel
+    recall_ptr += place * _CHUNK * K + channel
+    given_ptr += place * _CHUNK * V + value
+    inner_ptr += place * _CHUNK * _CHUNK + col
+    steps_ptr += place * _BLOCKS * K + channel
     rate = tl.load(a_log_ptr + head)
     bias = tl.load(dt_bias_ptr + head * K + channel)[None, :]
     since = tl.full([K], 1.0, dtype=tl.float32)  # the decay from the start of the chunk to that of the sub-block
-    for block in range(_CHUNK // _BLOCK):
+    for block in range(_BLOCKS):
         tl.debug_barrier()  # the sub-blocks before were stored by all threads, and are read by all
         inside = block * _BLOCK + row
-        real = inside < count
-        token = first + inside
-        q = tl.load(q_ptr + token * q_token + head * q_head + channel, mask=real, other=0.0).to(tl.float32)
-        k = tl.load(k_ptr + token * k_token + head * k_head + channel, mask=real, other=0.0).to(tl.float32)
-        f = tl.load(f_ptr + token * f_token + head * f_head + channel, mask=real, other=0.0).to(tl.float32)
-        beta = tl.load(beta_ptr + token * beta_token + head * beta_head, mask=real, other=0.0).to(tl.float32)
-        beta = tl.where(real, sigmoid(beta), 0.0)
-        q, k = _unit(q, scale), _unit(k, 1.0)
-        # Log2, as exp2 is what the hardware has.  Padding decays nothing, writes nothing.
-        g = tl.where(real, log_decay(f, rate, bias) * _LOG2_E, 0.0)
-        high, middle, low = _parts(g)
+        token, real = first + inside, inside < count
+        # Padding decays nothing and writes nothing.  Log2, as exp2 is what the hardware has.
+        g = log_decay(_loaded(f_ptr + token * f_token + head * f_head + channel, real), rate, bias)
+        high, middle, low = _parts(tl.where(real, g * _LOG2_E, 0.0))
+        q = _unit(_loaded(q_ptr + token * q_token + head * q_head + channel, real), scale)
+        k = _unit(_loaded(k_ptr + token * k_token + head * k_head + channel, real), 1.0)
+        beta = tl.where(real, sigmoid(_loaded(beta_ptr + token * beta_token + head * beta_head, real)), 0.0)
         inverse, inner = _own_products(q, k, high, middle, low, beta, dtype, PRECISION)
+        tl.store(inner_ptr + inside * _CHUNK + block * _BLOCK, narrowed(inner, dtype))
 
-        square = place * _CHUNK * _CHUNK + inside * _CHUNK + col
-        tl.store(inner_ptr + square + block * _BLOCK, narrowed(inner, dtype))
-        mine = wide + inside * K + channel
-        tl.store(keys_ptr + mine, narrowed(k * tl.exp2(_summed(col > row, high, middle, low)), dtype))
+        tl.store(keys_ptr + inside * K, narrowed(k * tl.exp2(_summed(col > row, high, middle, low)), dtype))
         decay = tl.exp2(_summed(col <= row, high, middle, low))
         q, k = q * decay, k * (beta * decay)
-        tl.store(queries_ptr + mine, narrowed(q * since[None, :], dtype))
-        v = tl.load(v_ptr + token * v_token + head * v_head + value, mask=real, other=0.0).to(tl.float32)
-        recall, given = k * since[None, :], beta * v
-        between = tl.full([K], 1.0, dtype=tl.float32)
-        for back in range(1, block + 1):
-            earlier = (block - back) * _BLOCK + row
-            left = tl.load(keys_ptr + wide + earlier * K + channel)
-            seen = _on(narrowed(q * between[None, :], dtype), left, PRECISION)
-            tl.store(inner_ptr + square + (block - back) * _BLOCK, narrowed(seen, dtype))
-            below = narrowed(_on(narrowed(k * between[None, :], dtype), left, PRECISION), dtype)
-            recall -= product(below, tl.load(recall_ptr + wide + earlier * K + channel), PRECISION)
-            given -= product(below, tl.load(given_ptr + narrow + earlier * V + value), PRECISION)
-            between *= tl.load(steps_ptr + place * _BLOCKS * K + (block - back) * K + channel)
-        for ahead in range(block + 1, _CHUNK // _BLOCK):
-            tl.store(inner_ptr + square + ahead * _BLOCK, tl.zeros([_BLOCK, _BLOCK], dtype=dtype))
-        tl.store(recall_ptr + mine, narrowed(product(inverse, recall, PRECISION), dtype))
-        given = product(inverse, given, PRECISION)
-        tl.store(given_ptr + narrow + inside * V + value, narrowed(given, dtype))
-        step = tl.exp2(tl.sum(g, axis=0))
-        tl.store(steps_ptr + place * _BLOCKS * K + block * K + channel, step)
+        tl.store(queries_ptr + inside * K, narrowed(q * since[None, :], dtype))
+        given = beta * _loaded(v_ptr + token * v_token + head * v_head + value, real)
+        recall, given = _solved(
+            q, k, k * since[None, :], given, inside, block,
+            keys_ptr, recall_ptr, given_ptr, inner_ptr, steps_ptr, PRECISION,
+        )  # fmt: skip
+        tl.store(recall_ptr + inside * K, narrowed(product(inverse, recall, PRECISION), dtype))
+        tl.store(given_ptr + inside * V, narrowed(product(inverse, given, PRECISION), dtype))
+        # Past the last real token nothing decays, so the last row has the decay at the last real token.
+        step = tl.sum(tl.where(row == _BLOCK - 1, decay, 0.0), axis=0)
+        tl.store(steps_ptr + block * K, step)
         since *= step
     tl.store(fade_ptr + place * K + channel, since)
-
     tl.debug_barrier()
+    _until_the_end(keys_ptr, steps_ptr, K, dtype)
+
+
+@triton.jit
+def _loaded(at, real):
+    """What lies there, float32; zeros where no token is."""
+    return tl.load(at, mask=real, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _solved(
+    q, k, recall, given, inside, block,
+    keys_ptr, recall_ptr, given_ptr, inner_ptr, steps_ptr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A sub-block's products on all earlier ones: stores those of queries, takes what keys recall from both sides.
+
+    ``q`` and ``k`` are decayed since the sub-block began, what ``keys_ptr`` has until its own sub-block ends.
+    """
+    dtype: tl.constexpr = keys_ptr.dtype.element_ty
+    K: tl.constexpr = recall.shape[1]
+    V: tl.constexpr = given.shape[1]
+    row = tl.arange(0, _BLOCK)[:, None]
+    between = tl.full([K], 1.0, dtype=tl.float32)
+    for back in range(1, block + 1):
+        there = block - back
+        earlier = there * _BLOCK + row
+        left = tl.load(keys_ptr + earlier * K)
+        seen = _on(narrowed(q * between[None, :], dtype), left, PRECISION)
+        tl.store(inner_ptr + inside * _CHUNK + there * _BLOCK, narrowed(seen, dtype))
+        below = narrowed(_on(narrowed(k * between[None, :], dtype), left, PRECISION), dtype)
+        recall -= product(below, tl.load(recall_ptr + earlier * K), PRECISION)
+        given -= product(below, tl.load(given_ptr + earlier * V), PRECISION)
+        between *= tl.load(steps_ptr + there * K)
+    for ahead in range(block + 1, _BLOCKS):
+        tl.store(inner_ptr + inside * _CHUNK + ahead * _BLOCK, tl.zeros([_BLOCK, _BLOCK], dtype=dtype))
+    return recall, given
+
+
+@triton.jit
+def _until_the_end(keys_ptr, steps_ptr, K: tl.constexpr, dtype: tl.constexpr):
+    """Keys decayed until their sub-block ends -> until the chunk ends."""
+    row = tl.arange(0, _BLOCK)[:, None]
     after = tl.full([K], 1.0, dtype=tl.float32)
     for back in range(1, _BLOCKS):
-        after *= tl.load(steps_ptr + place * _BLOCKS * K + (_BLOCKS - back) * K + channel)
-        mine = wide + ((_BLOCKS - 1 - back) * _BLOCK + row) * K + channel
-        tl.store(keys_ptr + mine, narrowed(tl.load(keys_ptr + mine).to(tl.float32) * after[None, :], dtype))
+        after *= tl.load(steps_ptr + (_BLOCKS - back) * K)
+        mine = keys_ptr + ((_BLOCKS - 1 - back) * _BLOCK + row) * K
+        tl.store(mine, narrowed(tl.load(mine).to(tl.float32) * after[None, :], dtype))
 
 
 def precision(dtype: torch.dtype) -> str:
@@ -250,7 +278,14 @@ def published() -> tuple[Launch, ...]:
     raw = ("q", "k", "v", "f", "beta")
     floats = {f"{name}_ptr": "*bf16" for name in (*raw, "queries", "keys", "recall", "given", "inner")}
     strides = {f"{name}_{what}": "i32" for name in raw for what in ("token", "head")}
-    narrow = {"a_log_ptr": "*fp32", "dt_bias_ptr": "*fp32", "fade_ptr": "*fp32", "steps_ptr": "*fp32", "table_ptr": "*i64", "scale": "fp32"}
+    narrow = {
+        "a_log_ptr": "*fp32",
+        "dt_bias_ptr": "*fp32",
+        "fade_ptr": "*fp32",
+        "steps_ptr": "*fp32",
+        "table_ptr": "*i64",
+        "scale": "fp32",
+    }
     sizes: dict[str, object] = {"H": 32, "K": 128, "V": 128, "PRECISION": "tf32"}
     del strides["beta_head"]
     return (

@@ -9,7 +9,7 @@ from evalgate.kernels.gpu.rounding import INTERPRETED
 
 
 @triton.jit
-def product(a, b, PRECISION: tl.constexpr, to=None):
+def product(a, b, PRECISION: tl.constexpr, to=None) -> tl.tensor:
     """``a @ b`` (``+ to``) in float32, of tiles in one dtype; ``PRECISION`` is for float32 ones."""
     if INTERPRETED:
         # The interpreter would multiply bfloat16 as if its bits were integers.
