@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,8 @@ LEAST, MOST = 5, 60
 """Repetitions that a median is of."""
 SECONDS = 0.3
 """Device time that one median is worth."""
+LONGEST_PAUSE = 1.0
+"""Seconds; a launcher that takes longer than that to queue its work waits for its device anyway."""
 CYCLES = 2.0e9
 """Cycles of the device in a second, or somewhat more than it has."""
 
@@ -66,8 +68,10 @@ class Clock:
             torch.cuda.synchronize()
 
     def _on_device(self, turns: Sequence[Run], queued: float) -> list[float]:
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(turns) + 1)]
-        torch.cuda._sleep(int(2 * queued * len(turns) * CYCLES))  # noqa: SLF001 - nothing else keeps the device waiting
+        cuda: Any = torch.cuda  # which has no types here
+        events = [cuda.Event(enable_timing=True) for _ in range(len(turns) + 1)]
+        pause = min(2 * queued * len(turns), LONGEST_PAUSE)
+        cuda._sleep(int(pause * CYCLES))  # noqa: SLF001 - nothing else keeps the device waiting
         events[0].record()
         for turn, event in zip(turns, events[1:], strict=True):
             turn()

@@ -103,7 +103,7 @@ class Latents(NamedTuple):
         counts = [-(-length // shape.page) for length in lengths]
         pages = make.order(sum(counts), start=1)
         table = torch.full((len(lengths), max(*counts, 1)), -1, dtype=torch.int64, device=make.device)
-        for row, own in enumerate(pages.split(counts)):
+        for row, own in enumerate(torch.split(pages, counts)):
             table[row, : len(own)] = own
         rows = make.normal((1 + sum(counts)) * shape.page, shape.latent + shape.shared, dtype=dtype)
         rows[: shape.page] = torch.nan
