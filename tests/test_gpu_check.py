@@ -14,7 +14,22 @@ from types import ModuleType
 import pytest
 import torch
 
-NAMES = ("gpu_clock", "gpu_inputs", "gpu_rival", "gpu_truth", "gpu_speed", "gpu_table", "gpu_check")
+from evalgate.kernels.gpu import published
+from evalgate.kernels.lse_merge import Part
+
+NAMES = (
+    "gpu_clock",
+    "gpu_inputs",
+    "gpu_compare",
+    "gpu_truth_kda",
+    "gpu_truth_mla",
+    "gpu_truth",
+    "gpu_rival",
+    "gpu_cases",
+    "gpu_speed",
+    "gpu_table",
+    "gpu_check",
+)
 
 
 @pytest.fixture
@@ -54,13 +69,12 @@ def test_every_comparison_holds_in_the_interpreter(repository: Path, tmp_path: P
     body = json.loads((tmp_path / "interpreter.json").read_text())
     assert (body["right"], body["seed"], body["targets_met"], body["rates"]) == (True, 3, None, None)
     compared = {check["kernel"] for check in body["checks"]}
-    launchers = {"kda_prefill", "kda_decode", "short_conv", "state_codec", "mla_decode", "lse_merge"}
-    assert launchers <= compared
+    assert {module.rpartition(".")[2] for module in published.MODULES} <= compared
 
 
 def test_comparison_sees_what_is_wrong(tools: dict[str, ModuleType]) -> None:
     """An error in a small row, a number that was not written, and an error in a row near zero count as they should."""
-    check = tools["gpu_truth"].check
+    check = tools["gpu_compare"].check
     want = torch.full((3, 8), 100.0)
     want[1], want[2] = 10.0, 1e-6
     got = want.clone()
@@ -76,7 +90,7 @@ def test_comparison_sees_what_is_wrong(tools: dict[str, ModuleType]) -> None:
 
 def test_memory_is_poisoned_for_a_kernel(tools: dict[str, ModuleType]) -> None:
     """What a launcher allocates is NaN until it is written, and memory is as usual afterwards."""
-    assert tools["gpu_truth"].called(lambda: torch.empty(100)).isnan().all()
+    assert tools["gpu_compare"].called(lambda: torch.empty(100)).isnan().all()
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -88,10 +102,12 @@ def test_every_case_can_run(tools: dict[str, ModuleType], monkeypatch: pytest.Mo
     monkeypatch.setattr(clock, "SECONDS", 0.0)
     make = inputs.Maker(torch.device("cpu"), 0)
     watch, rates = clock.Clock(torch.device("cpu"), 10.0), clock.Rates(1e9, 1e12)
-    cases = list(speed.cases(make, inputs.TINY._replace(heads=1), speed.TINY, None))
+    what = tools["gpu_cases"]
+    cases = list(what.cases(make, inputs.TINY._replace(heads=1), what.TINY, None))
     found = [speed.measure(case, watch, rates) for case in cases]
 
-    assert {one.kernel for one in found} >= {"kda_prefill", "kda_decode", "short_conv", "state_codec", "mla_decode"}
+    kernels = {module.rpartition(".")[2] for module in published.MODULES}
+    assert {one.kernel for one in found} == kernels - {"lse_merge"}, "which runs inside of mla_decode"
     for case, one in zip(cases, found, strict=True):
         assert one.seconds is not None, one
         assert one.rate == pytest.approx(case.units / one.seconds)
@@ -103,9 +119,9 @@ def test_every_case_can_run(tools: dict[str, ModuleType], monkeypatch: pytest.Mo
 
 def test_published_cases_count_what_the_design_counts(tools: dict[str, ModuleType]) -> None:
     """Bytes and operations at the published shapes are those of the equations."""
-    inputs, speed = tools["gpu_inputs"], tools["gpu_speed"]
+    inputs, what = tools["gpu_inputs"], tools["gpu_cases"]
     make = inputs.Maker(torch.device("cpu"), 0)
-    cases = {(case.kernel, case.what): case for case in speed.cases(make, inputs.PUBLISHED, speed.Sizes(), None)}
+    cases = {(case.kernel, case.what): case for case in what.cases(make, inputs.PUBLISHED, what.Sizes(), None)}
 
     assert cases["kda_prefill", "8K tokens"].operations == 8192 * 32 * 126_976
     assert cases["mla_decode", "1 rows of 1M tokens"].nbytes == 1152 * 2**20
@@ -144,7 +160,7 @@ def test_table_and_file_say_what_was_found(tools: dict[str, ModuleType], tmp_pat
         speed("state_codec", "fork of 1", 3.1e-5, 32258.0, "states/s", 0.9, 0.0, None, 2.9e-5, met=False),
         speed("mla_decode", "16 rows", None, note="needs 90 GiB of memory"),
     ]
-    checks = [tools["gpu_truth"].Check("kda_decode", "fp32 output", float("nan"), 1e-4)]
+    checks = [tools["gpu_compare"].Check("kda_decode", "fp32 output", float("nan"), 1e-4)]
     body = table.document(checks, speeds, tools["gpu_clock"].Rates(4e12, 8e14), chip="NVIDIA H200 NVL")
     path = table.write(tmp_path / "gpu", body)
 
@@ -173,3 +189,34 @@ def test_medians_take_turns(tools: dict[str, ModuleType]) -> None:
     assert [clock.rotation(n) for n in (1, 2**27, 2**29, 2**33)] == [64, 4, 1, 1]
     rates = clock.measured_rates(clock.Clock(torch.device("cpu"), 1.0), copied=2**16, side=16)
     assert min(rates) > 0
+
+
+def test_planted_faults_are_seen(tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that is not written, a mask that is a clamp, parts joined without their weights: each makes a check fail."""
+    kda, mla, inputs = tools["gpu_truth_kda"], tools["gpu_truth_mla"], tools["gpu_inputs"]
+    make, shape = inputs.Maker(torch.device("cpu"), 0), inputs.TINY
+
+    def last_row_forgotten(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        out = torch.empty_like(x)
+        out[:-1] = rms_norm(x[:-1], weight, eps)
+        return out
+
+    def clamped(*given: torch.Tensor, scale: float) -> torch.Tensor:
+        *others, parents, slots = given
+        return kda_decode(*others, parents.clamp(min=0), slots.clamp(min=0), scale=scale)
+
+    def unweighted(parts: Part, dtype: torch.dtype) -> Part:
+        return Part(parts.output.nan_to_num().mean(dim=-2).to(dtype), parts.lse.logsumexp(dim=-1))
+
+    rms_norm, kda_decode = kda.rms_norm, kda.kda_decode
+    monkeypatch.setattr(kda, "rms_norm", last_row_forgotten)
+    monkeypatch.setattr(kda, "kda_decode", clamped)
+    monkeypatch.setattr(mla, "lse_merge", unweighted)
+    found = [*kda.norm(make, shape, 3, torch.float32), *mla.merge(make, shape)]
+    found += [check for check in kda.decode(make, shape, 4, torch.float32) if "fp32 states" in check.what]
+
+    assert {(check.kernel, check.what) for check in found if not check.ok} == {
+        ("rms_norm", "fp32 part of rows"),
+        ("lse_merge", "output"),
+        ("kda_decode", "fp32, fp32 states, masked row"),
+    }

@@ -29,9 +29,9 @@ from evalgate.kernels.ops import usable
 
 if TYPE_CHECKING:
     from gpu_clock import Clock, Rates
+    from gpu_compare import Check
     from gpu_inputs import Maker
     from gpu_speed import Speed
-    from gpu_truth import Check
 
 OUT = Path(__file__).resolve().parent.parent / "benchmarks" / "gpu"
 
@@ -92,10 +92,11 @@ def _compared(checks: Iterable[Check]) -> list[Check]:
 
 def _measured(clock: Clock, make: Maker) -> tuple[list[Speed], Rates]:
     """Go through the medians, saying each as it is taken."""
+    from gpu_cases import Sizes, cases
     from gpu_clock import measured_rates
     from gpu_inputs import PUBLISHED
     from gpu_rival import find_rival
-    from gpu_speed import Sizes, cases, measure
+    from gpu_speed import measure
 
     rates = measured_rates(clock)
     print(f"\ncopy {rates.copy / 1e9:.0f} GB/s, bf16 product {rates.product / 1e12:.0f} TFLOP/s", flush=True)

@@ -26,6 +26,7 @@ class Shape(NamedTuple):
     page: int
     layers: int
     """With a recurrent state."""
+    hidden: int
 
     @property
     def channels(self) -> int:
@@ -33,9 +34,9 @@ class Shape(NamedTuple):
         return 3 * self.heads * self.width
 
 
-PUBLISHED = Shape(heads=32, width=128, latent=512, shared=64, nope=128, taps=4, page=64, layers=20)
+PUBLISHED = Shape(heads=32, width=128, latent=512, shared=64, nope=128, taps=4, page=64, layers=20, hidden=2304)
 """Kimi-Linear-48B."""
-TINY = Shape(heads=2, width=32, latent=32, shared=16, nope=16, taps=4, page=16, layers=2)
+TINY = Shape(heads=2, width=32, latent=32, shared=16, nope=16, taps=4, page=16, layers=2, hidden=144)
 """For the interpreter."""
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_clock import Rates
+from gpu_compare import Check
 from gpu_speed import Speed
-from gpu_truth import Check
 
 HEAD = ("kernel", "what", "median", "rate", "of copy", "of product", "fla-core", "target")
 
