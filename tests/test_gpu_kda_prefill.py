@@ -16,9 +16,9 @@ from evalgate.kernels.gpu.kda_prefill import Snapshots, kda_prefill
 from evalgate.kernels.kda_gate import l2norm, reference_kda_gate
 from evalgate.kernels.kda_prefill import reference_kda
 
-ROUNDING = 2e-5
-"""float32 against float64 over hundreds of tokens, values of size 1."""
-HALF_ROUNDING = 2e-2
+ROUNDING = 3e-6
+"""float32 against float64 over hundreds of tokens, values of size 1: a few dozen roundings of 2^-24."""
+HALF_ROUNDING = 1e-2
 """bfloat16 products, eight bits each, of values of size 1: a few roundings of 2^-9 on every path."""
 POISON = float("nan")
 SLOT = {"first": 3, "step": 2}
@@ -61,7 +61,8 @@ class Case(NamedTuple):
         outputs, states, at = [], [], 0
         for slot, length in zip(self.slots.tolist(), self.lengths, strict=True):
             tokens = slice(at, at + length)
-            result = reference_kda(*(x[None, tokens] for x in (q, k, v, g, beta)), pool[slot][None])
+            part = [x[None, tokens] for x in (q, k, v, g, beta)]
+            result = reference_kda(part[0], part[1], part[2], part[3], part[4], pool[slot][None])
             outputs.append(result.output[0])
             states.append(result.final_state[0])
             at += length
@@ -90,7 +91,8 @@ def make(
     asked = step / a_log.double().exp()[:, None]
     f = asked + torch.log(-torch.expm1(-asked)) - dt_bias
     return Case(
-        *(torch.randn(tokens, heads, width).to(dtype) for _ in range(2)),
+        torch.randn(tokens, heads, width).to(dtype),
+        torch.randn(tokens, heads, width).to(dtype),
         torch.randn(tokens, heads, values).to(dtype),
         f.to(dtype),
         torch.randn(tokens, heads).to(dtype),
@@ -120,7 +122,8 @@ def check(x: Case, tolerance: float) -> None:
     run = x.fresh()
     found = run.run()
     assert found.dtype == x.v.dtype
-    torch.testing.assert_close(found.double(), output, atol=tolerance, rtol=0)
+    # Outputs are products with queries a quarter as long, or less.
+    torch.testing.assert_close(found.double(), output, atol=tolerance / 2, rtol=0)
     for slot, state, length in zip(x.slots.tolist(), states, x.lengths, strict=True):
         if length:
             torch.testing.assert_close(run.pool[slot].double(), state, atol=tolerance, rtol=0)
@@ -133,9 +136,9 @@ def check(x: Case, tolerance: float) -> None:
 @pytest.mark.parametrize(
     ("lengths", "width", "values", "heads", "dtype"),
     [
-        ((1, 15, 16, 17, 0, 63, 64, 65, 130), 16, 16, 2, torch.float32),
+        ((1, 15, 16, 17, 0, 63, 64, 65, 130), 16, 16, 1, torch.float32),
         ((0, 130, 17), 32, 64, 1, torch.float32),
-        ((17, 64), 32, 32, 1, torch.bfloat16),
+        ((17, 64), 32, 32, 2, torch.bfloat16),
         ((65,), 64, 64, 1, torch.float32),
         ((31,), 128, 64, 1, torch.float32),
         ((70,), 128, 128, 1, torch.bfloat16),
@@ -235,15 +238,15 @@ def test_neighbours_and_spans_change_no_bit() -> None:
     assert torch.equal(alone.run(), output[130:])
 
 
-@pytest.mark.parametrize("at", [1, 21, 64, 79])
-def test_no_token_changes_what_came_before(at: int) -> None:
-    """Other tokens from ``at`` on, gates of all sizes among them, leave every earlier output as it was, bit by bit."""
+def test_no_token_changes_what_came_before() -> None:
+    """Other tokens from some point on, gates of all sizes among them, change no earlier output by a bit."""
     x = make((80,), decay=(1e-4, 40.0))
     before = x.fresh().run()
-    changed = [torch.cat([a[:at], b[at:].flip(0) * 3]) for a, b in zip(x[:5], x[:5], strict=True)]
-    after = x.fresh()._replace(q=changed[0], k=changed[1], v=changed[2], f=changed[3], beta=changed[4]).run()
-    assert torch.equal(after[:at], before[:at])
-    assert not torch.equal(after[at:], before[at:])
+    for at in (1, 21, 64, 79):
+        q, k, v, f, beta = (torch.cat([t[:at], t[at:].flip(0) * 3]) for t in x[:5])
+        after = x.fresh()._replace(q=q, k=k, v=v, f=f, beta=beta).run()
+        assert torch.equal(after[:at], before[:at]), f"changed before token {at}"
+        assert not torch.equal(after[at:], before[at:])
 
 
 def test_a_masked_sequence_touches_no_slot() -> None:
@@ -251,7 +254,7 @@ def test_a_masked_sequence_touches_no_slot() -> None:
     x = make((64, 20))
     alone = x.fresh().cut(64, 84)._replace(slots=x.slots[1:])
     expected = alone.run()
-    x.q[:64], x.v[:64] = POISON, POISON
+    x.q[:64] = POISON
     slots = torch.tensor([-1, int(x.slots[1])])
     masked = x.fresh()._replace(slots=slots)
     target = torch.full((2, 1, 16, 16), POISON)
@@ -275,14 +278,14 @@ def test_offsets_beyond_int32_do_not_wrap(tmp_path: Path) -> None:
     held = torch.from_file(str(tmp_path / "sparse"), shared=True, size=room, dtype=torch.float32)
     q = held.as_strided((3, 1, 16), (token, 16, 1))
     pool = held.as_strided((4, 1, 16, 16), (far // 2, 256, 16, 1), 1024)
-    target = held.as_strided((2, 1, 16, 16), (far, 256, 16, 1), 2048)
+    target = held.as_strided((4, 1, 16, 16), (far // 2, 256, 16, 1), 2048)
     q.copy_(x.q)
     pool[3] = x.pool[3]
     chunks = Chunks.of((3,), "cpu")
-    slots = torch.ones(len(chunks.table), dtype=torch.int64)  # the state after a ragged end is one, too
+    slots = torch.full((len(chunks.table),), 3)  # the state after a ragged end is one, too
     assert torch.equal(x._replace(q=q, pool=pool).run(snapshots=Snapshots(target, slots)), output)
     assert torch.equal(pool[3], dense.pool[3])
-    assert torch.equal(target[1], dense.pool[3])
+    assert torch.equal(target[3], dense.pool[3])
 
 
 def test_chunks_hold_every_token_once_and_no_sequence_twice_at_a_time() -> None:

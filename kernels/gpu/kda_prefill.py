@@ -30,7 +30,7 @@ class Across(NamedTuple):
     """How the sequential kernel is built for one head size."""
 
     values: int
-    """Value channels of a program: fewer are more programs, more are fewer loads of the same keys."""
+    """Value channels of a program, half as many in float32: fewer are more programs, more are fewer loads of keys."""
     warps: int
     stages: int
     """Chunks on their way at a time, in bfloat16; float32 is twice as large and loads one chunk at a time."""
@@ -135,7 +135,8 @@ def kda_prefill(
     assert dt_bias.is_contiguous(), "dt_bias is dense"
     out = v.new_empty(v.shape)
     build = ACROSS[width]
-    block = min(build.values, values)
+    exact = v.dtype == torch.float32
+    block = min(max(build.values // (1 + exact), 16), values)
     target = pool if snapshots is None else snapshots.target
     most = max((span.chunks.stop - span.chunks.start for span in chunks.spans), default=0)
     work = Work.room(most, heads, width, values, v)
@@ -147,7 +148,7 @@ def kda_prefill(
             *pool.stride()[:3], *target.stride()[:3],
             H=heads, K=width, V=values, BV=block,
             PRECISION=precision(v.dtype), SNAPSHOTS=snapshots is not None,
-            STAGES=1 if v.dtype == torch.float32 else build.stages,
+            STAGES=1 if exact else build.stages,
             num_warps=build.warps,
         )  # fmt: skip
     return out

@@ -25,8 +25,8 @@ _BLOCK: tl.constexpr = tl.constexpr(16)
 _BLOCKS: tl.constexpr = tl.constexpr(CHUNK // 16)
 _LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
-WARPS = {16: 4, 32: 4, 64: 4, 128: 8}
-"""By head size.  A warp holds 8 tokens by 128 channels in registers: more would spill."""
+WARPS = {torch.bfloat16: 4, torch.float32: 8}
+"""By dtype.  At 128 channels in bfloat16 two warps spill registers, and of eight a multiprocessor holds one program."""
 
 
 class Work(NamedTuple):
@@ -269,7 +269,7 @@ def kda_within(
         scale,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *f.stride()[:2], *beta.stride(),
         H=heads, K=width, V=values, PRECISION=precision(v.dtype),
-        num_warps=WARPS[width], num_stages=1,
+        num_warps=WARPS[v.dtype], num_stages=1,
     )  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def published() -> tuple[Launch, ...]:
             within_kernel,
             floats | strides | narrow,
             {**sizes, "beta_head": 1},
-            WARPS[128],
+            WARPS[torch.bfloat16],
             1,
             "heads x chunks",
             tuple(strides),
