@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from evalgate.engine.session import Session
 
 if TYPE_CHECKING:
     from evalgate.kernels.gpu.kda_chunks import Chunks
+    from evalgate.kernels.gpu.mla_prefill import Stretches
     from evalgate.kernels.gpu.short_conv import Packed
 
 TILE = 1024
@@ -93,6 +95,36 @@ class PrefillBatch:
         from evalgate.kernels.gpu.kda_chunks import Chunks
 
         return Chunks.of(self.counts, self.tokens.device)
+
+    @cached_property
+    def runs(self) -> Stretches:
+        """Where the queries of all real tokens stand, and what they see."""
+        return self._runs(self.counts, self.sessions[0].cached)
+
+    @cached_property
+    def last_runs(self) -> Stretches:
+        """The same of each row's last real token alone."""
+        first = self.sessions[0].cached
+        starts = torch.tensor([first + count - 1 for count in self.counts], device=self.tokens.device)
+        return self._runs([1] * len(self.counts), first)._replace(start=starts)
+
+    def _runs(self, counts: Sequence[int], start: int) -> Stretches:
+        from evalgate.kernels.gpu.mla_prefill import Stretches
+
+        first, device = self.sessions[0], self.tokens.device
+        offsets = torch.tensor([0, *accumulate(counts)], device=device)
+        starts = torch.full((len(counts),), start, device=device)
+        # Rows are token positions as long as nothing was cut out; afterwards nothing is hidden.
+        rules = first.visibility.rules() if first.cached == first.tokens else None
+        table = None if rules is None else torch.tensor([rules] * len(counts), device=device)
+        return Stretches(offsets, starts, max(counts), range(first.floor, first.cached + max(self.counts)), table)
+
+    @cached_property
+    def common(self) -> int:
+        """Cached positions that lie in the same full pages for all rows."""
+        page = self.pool.page
+        columns = zip(*(session.pages[: session.cached // page] for session in self.sessions), strict=True)
+        return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns)) * page
 
     def packed(self, x: Tensor) -> Tensor:
         """``[B, T, ...]`` -> ``[N, ...]``: the real tokens."""

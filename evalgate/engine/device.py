@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from evalgate.engine.decode_graphs import Recorder, again, cuda_graph
 from evalgate.engine.kda_core import KdaCore, TorchKda
 from evalgate.engine.mla_core import MlaCore, TorchMla
 from evalgate.kernels.moe import Experts, Router, grouped_moe, moe
@@ -33,6 +34,8 @@ class Device(NamedTuple):
     mla: MlaCore
     rms_norm: RmsNorm
     moe: Moe
+    record: Recorder | None = None
+    """How a decode step of a fixed shape is recorded; None: steps run as they come."""
 
 
 CPU = Device("cpu", torch.device("cpu"), TorchKda(), TorchMla(), rms_norm, moe)
@@ -51,7 +54,9 @@ def open_device(name: str) -> Device:
     from evalgate.kernels.gpu.rms_norm import rms_norm as triton_rms_norm
 
     place = torch.device("cuda" if name == "cuda" else "cpu")
-    return Device(name, place, TritonKda(), TritonMla(), triton_rms_norm, experts_of)
+    return Device(
+        name, place, TritonKda(), TritonMla(), triton_rms_norm, experts_of, cuda_graph if name == "cuda" else again
+    )
 
 
 def experts_of(x: Tensor, router: Router, experts: Experts) -> Tensor:

@@ -21,7 +21,10 @@ class MlaParameters(NamedTuple):
     """What a layer has learned for its core, and its place in the page pool."""
 
     layer: int
+    joined: Tensor
+    """``[H, N + V, L]``: how each head expands a latent to its key, and below it to its value."""
     expand: MlaWeights
+    """The two halves of it."""
     scale: float
 
 

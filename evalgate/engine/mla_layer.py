@@ -36,7 +36,7 @@ class MlaLayer:
         self.latent_norm = weights.read(f"{at}.kv_a_layernorm.weight", dtype=dtype)
         expand = torch.unflatten(weights.read(f"{at}.kv_b_proj.weight", dtype=dtype), 0, (config.heads, -1))
         halves = MlaWeights(expand[:, : config.nope], expand[:, config.nope :])
-        self.parameters = MlaParameters(index, halves, scale=(config.nope + config.rope) ** -0.5)
+        self.parameters = MlaParameters(index, expand, halves, scale=(config.nope + config.rope) ** -0.5)
         self.output = weights.read(f"{at}.o_proj.weight", dtype=dtype)
 
     def prefill(self, x: Tensor, batch: PrefillBatch, pages: PagePool, *, last: bool = False) -> Tensor:

@@ -82,6 +82,11 @@ class HybridModel:
             before = weights.read(f"{at}.input_layernorm.weight", dtype=dtype)
             self.norms.append((before, weights.read(f"{at}.post_attention_layernorm.weight", dtype=dtype)))
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a step never waits for the device; experts do where they cannot run in grouped products."""
+        return self.dtype == torch.bfloat16 or not any(self.config.sparse)
+
     def prefill(
         self, batch: PrefillBatch, states: StatePool, pages: PagePool, codec: StateCodec, *, whole: bool
     ) -> Tensor:

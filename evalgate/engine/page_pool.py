@@ -120,3 +120,8 @@ class PagePool:
         """Store ``[S, L + R]`` latents."""
         for column, values in zip(self.columns, self.codec.encode(latents), strict=True):
             column[layer][rows] = values
+
+
+def indices(rows: Rows) -> Tensor:
+    """A selection as int64 row numbers."""
+    return torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows

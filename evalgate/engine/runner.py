@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from evalgate.engine.batch import DecodeBatch, PrefillBatch
+from evalgate.engine.decode_graphs import DecodeGraphs
 from evalgate.engine.memory import SessionMemory
 from evalgate.engine.model import HybridModel
-from evalgate.engine.page_pool import Rows
+from evalgate.engine.page_pool import Rows, indices
 from evalgate.engine.session import Session
 from evalgate.kernels.kda_prefill import CHUNK
 
@@ -23,6 +24,8 @@ class Runner:
         self.memory = memory
         self.chunk = chunk
         self._acts_on_grid = model.device.kda.acts_on_grid
+        record = model.device.record if model.recordable else None
+        self._decode = self._step if record is None else DecodeGraphs(self._step, record)
 
     def prefill(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> None:
         """Take stretches of tokens in, one for each session; all must stand at the same position."""
@@ -117,7 +120,7 @@ class Runner:
             floors=[max(session.floor, session.visibility.floor(session.tokens)) for session in sessions],
             common=shared,
         )
-        hidden = self.model.decode(batch, self.memory.states, pages, self.memory.codec)
+        hidden = self._decode(batch)
         for session, last in zip(sessions, hidden, strict=True):
             self.memory.advance(session, 1)
             session.last = last
@@ -129,6 +132,9 @@ class Runner:
         """As one selection, on the device where layer after layer writes there."""
         selection = joined(rows)
         return selection if isinstance(selection, slice) else selection.to(self.model.device.torch)
+
+    def _step(self, batch: DecodeBatch) -> Tensor:
+        return self.model.decode(batch, self.memory.states, self.memory.pages, self.memory.codec)
 
     def logits(self, sessions: Sequence[Session]) -> Tensor:
         """``[B, vocab]`` after the last token of each session, in at least float32."""
@@ -152,4 +158,4 @@ def joined(rows: Sequence[Rows]) -> Rows:
     """One after another as a single selection."""
     if len(rows) == 1:
         return rows[0]
-    return torch.cat([torch.arange(r.start, r.stop) if isinstance(r, slice) else r for r in rows])
+    return torch.cat([indices(r) for r in rows])

@@ -12,6 +12,7 @@ from evalgate.engine.page_pool import PagePool
 from evalgate.kernels.gpu.kda_decode import kda_decode
 from evalgate.kernels.gpu.kda_prefill import kda_prefill
 from evalgate.kernels.gpu.mla_decode import Shared, mla_decode
+from evalgate.kernels.gpu.mla_prefill import mla_prefill
 from evalgate.kernels.gpu.rms_norm import gated_rms_norm
 from evalgate.kernels.gpu.short_conv import short_conv, short_conv_update
 from evalgate.kernels.gpu.state_codec import StoredStates
@@ -74,3 +75,52 @@ def split(layer: KdaParameters, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``[..., 3 H K]`` -> three of ``[..., H, K]``"""
     q, k, v = qkv.view(*qkv.shape[:-1], 3, layer.heads, layer.width).unbind(dim=-3)
     return q, k, v
+
+
+class TritonMla:
+    """Latents stay in their pages, in the form that they are stored in."""
+
+    def prefill(self, mla: MlaParameters, q: Tensor, latents: Tensor, batch: PrefillBatch, pages: PagePool) -> Tensor:
+        """Over pages alone: the stretch's own latents are there already."""
+        last = q.shape[1] < latents.shape[1]
+        runs = batch.last_runs if last else batch.runs
+        if last and runs.rules is None:
+            # One query a row: cheaper as a step of decoding, which expands nothing.
+            return self._decoded(mla, q.squeeze(1), batch.table, None, pages).unsqueeze(1)
+        found = mla_prefill(
+            q.flatten(0, 1) if last else batch.packed(q),
+            pages.columns[0][mla.layer],
+            batch.table.pages,
+            mla.joined,
+            runs,
+            scale=mla.scale,
+            page=pages.page,
+            scales=_scales(mla, pages),
+            shared=batch.common,
+        ).output
+        return found.unsqueeze(1) if last else batch.padded(found)
+
+    def decode(self, mla: MlaParameters, q: Tensor, batch: DecodeBatch, pages: PagePool) -> Tensor:
+        """In the absorbed form; what all rows share is read once."""
+        return self._decoded(mla, q, batch.table, batch.shared_table, pages)
+
+    @staticmethod
+    def _decoded(mla: MlaParameters, q: Tensor, table: PageTable, shared: PageTable | None, pages: PagePool) -> Tensor:
+        nope = mla.expand.key.shape[1]
+        absorbed = torch.cat([torch.einsum("bhn,hnl->bhl", q[..., :nope], mla.expand.key), q[..., nope:]], dim=-1)
+        found = mla_decode(
+            absorbed,
+            pages.columns[0][mla.layer],
+            *table,
+            scale=mla.scale,
+            latent_width=mla.expand.latent,
+            page=pages.page,
+            scales=_scales(mla, pages),
+            shared=None if shared is None else Shared(*shared, torch.arange(0, len(q) + 1, len(q), device=q.device)),
+        )
+        return torch.einsum("bhl,hvl->bhv", found.output, mla.expand.value)
+
+
+def _scales(mla: MlaParameters, pages: PagePool) -> Tensor | None:
+    """Scales of 8-bit latents ``[rows, 2]``; None where latents are floats."""
+    return pages.columns[1][mla.layer] if len(pages.columns) > 1 else None
