@@ -98,10 +98,10 @@ def test_rows_do_not_know_each_other() -> None:
 
 
 def test_offsets_beyond_two_to_the_31st_do_not_wrap(tmp_path: Path) -> None:
-    """Two rows that lie 2^31 numbers apart."""
-    path, near = tmp_path / "rows", rows(2, 16, dtype=torch.bfloat16)
-    far = 2**31 + 64
-    x = torch.from_file(str(path), shared=True, size=far + 16, dtype=torch.bfloat16).as_strided((2, 16), (far, 1))
+    """Four rows that lie 2^30 numbers apart."""
+    path, near = tmp_path / "rows", rows(4, 16, dtype=torch.bfloat16)
+    x = torch.from_file(str(path), shared=True, size=3 * 2**30 + 16, dtype=torch.bfloat16)
+    x = x.as_strided((4, 16), (2**30, 1))
     x[:] = near
     weight = rows(1, 16, seed=1)[0]
     assert torch.equal(rms_norm(x, weight, EPS), rms_norm(near, weight, EPS))

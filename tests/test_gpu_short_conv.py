@@ -182,3 +182,23 @@ def test_offsets_beyond_two_to_the_31st_do_not_wrap(tmp_path: Path) -> None:
     assert torch.equal(short_conv_update(x[5:], filters, pool, torch.tensor([far])), expected)
     assert torch.equal(pool[far], near[1])
     path.unlink()
+
+
+def test_rows_far_apart_do_not_wrap(tmp_path: Path) -> None:
+    """Four tokens that lie 2^30 numbers apart, in both forms."""
+    both, path = inputs(4, channels=16, dtype=torch.bfloat16), tmp_path / "rows"
+    filters, near, slots = both[:4].contiguous(), both[4:], torch.tensor([1, 2, 3, 4])
+    x = torch.from_file(str(path), shared=True, size=3 * 2**30 + 16, dtype=torch.bfloat16)
+    x = x.as_strided((4, 16), (2**30, 1))
+    x[:] = near
+    pools, packed = [states(5, channels=16, dtype=torch.bfloat16) for _ in range(2)], Packed.of([4], "cpu")
+    for step in range(2):
+        expected, found = (
+            short_conv_update(rows, filters, pool, slots)
+            if step
+            else short_conv(rows, filters, pool, packed, slots[:1])
+            for rows, pool in zip((near, x), pools, strict=True)
+        )
+        assert torch.equal(found, expected)
+        assert torch.equal(pools[0][1:], pools[1][1:])
+    path.unlink()
