@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -192,7 +193,7 @@ def test_medians_take_turns(tools: dict[str, ModuleType]) -> None:
 
 
 def test_planted_faults_are_seen(tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that is not written, a mask that is a clamp, parts joined without their weights: each makes a check fail."""
+    """A row that is not written, a mask that is a clamp, parts joined without weights: each makes a check fail."""
     kda, mla, inputs = tools["gpu_truth_kda"], tools["gpu_truth_mla"], tools["gpu_inputs"]
     make, shape = inputs.Maker(torch.device("cpu"), 0), inputs.TINY
 
@@ -201,7 +202,7 @@ def test_planted_faults_are_seen(tools: dict[str, ModuleType], monkeypatch: pyte
         out[:-1] = rms_norm(x[:-1], weight, eps)
         return out
 
-    def clamped(*given: torch.Tensor, scale: float) -> torch.Tensor:
+    def clamped(*given: torch.Tensor, scale: float) -> Any:
         *others, parents, slots = given
         return kda_decode(*others, parents.clamp(min=0), slots.clamp(min=0), scale=scale)
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,13 +143,41 @@ def test_each_fault_is_named_and_stops_no_other(tmp_path: Path) -> None:
     assert len(done) == 2
 
 
+def test_interrupt_ends_the_workers(tmp_path: Path) -> None:
+    """Ctrl-C is heard at once, although a compiler is at work and others wait."""
+    told = tmp_path / "told"
+    (tmp_path / "slow.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(told)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n"
+    )
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        while not told.exists() or not told.read_text():
+            time.sleep(0.05)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        build_all(["slow"], list(CHIPS), workers=1)
+    thread.join()
+
+    assert time.monotonic() - started < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+
+
 def test_results_are_kept_until_the_source_changes(tmp_path: Path, cache: Path) -> None:
     """What was read is read again from the cache; a callee that changes, or a file that is broken, compiles anew."""
     source = tmp_path / "wide.py"
-    source.write_text(WIDE)
+    text = WIDE[: WIDE.index("    return (")] + "    return (spills._replace(constants={'N': 128}),)\n"
+    source.write_text(text)
 
     def small() -> dict[str, Any]:
-        return built(build_all(["wide"], ["sm_90"], workers=1)[-1])
+        (row,) = build_all(["wide"], ["sm_90"], workers=1)
+        return built(row)
 
     first = small()
     for path in cache.iterdir():
@@ -155,7 +187,7 @@ def test_results_are_kept_until_the_source_changes(tmp_path: Path, cache: Path) 
         path.write_text("{")
     assert small() == first
     files = set(cache.iterdir())
-    source.write_text(WIDE.replace("x - tl.sum(x)", "x + tl.sum(x)"))
+    source.write_text(text.replace("x - tl.sum(x)", "x + tl.sum(x)"))
     small()
     assert len(set(cache.iterdir())) == 2 * len(files)
 

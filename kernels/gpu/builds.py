@@ -77,9 +77,14 @@ def build_all(
         for chip in chips:
             tasks.put(Task(module, chip, []))
     count = min(workers or cores(), len(modules) * len(chips))
+    crew = Crew()
     with ThreadPoolExecutor(count) as pool:
-        gathered = [pool.submit(_drain, tasks, on_task) for _ in range(count)]
-    rows = [row for rows in gathered for row in rows.result()]
+        gathered = [pool.submit(_drain, tasks, crew, on_task) for _ in range(count)]
+        try:
+            rows = [row for rows in gathered for row in rows.result()]
+        except BaseException:  # Ctrl-C, mostly; the threads would go on until all is built
+            crew.stop()
+            raise
     order: dict[tuple[str, str], int] = {}
     for row in rows:
         order.setdefault((row.module, row.name), len(order))
@@ -92,7 +97,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _drain(tasks: queue.SimpleQueue[Task], on_task: Callable[[], None]) -> list[Row]:
+def _drain(tasks: queue.SimpleQueue[Task], crew: Crew, on_task: Callable[[], None]) -> list[Row]:
     """Do tasks until none is left; a worker that died is named in a row, and another goes on after what it was at."""
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:
@@ -101,17 +106,42 @@ def _drain(tasks: queue.SimpleQueue[Task], on_task: Callable[[], None]) -> list[
             try:
                 task = tasks.get_nowait()
             except queue.Empty:
-                return rows
-            worker = worker or stack.enter_context(Worker())
+                break
+            worker = worker or stack.enter_context(crew.hire())
             for row in worker.rows(task):
                 rows.append(row)
                 task.skip.append(row.name)
+            if crew.stopped:
+                break
             if not worker.died or task.skip[-1] == IMPORTING:
                 on_task()
             else:
                 tasks.put(task)
             if worker.died:
                 worker = None
+    return rows
+
+
+class Crew:
+    """The workers of one call, and whether they are to stop."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._workers: list[Worker] = []
+
+    def hire(self) -> Worker:
+        """One more; of no use once all are to stop."""
+        worker = Worker()
+        self._workers.append(worker)
+        if self.stopped:
+            worker.kill()
+        return worker
+
+    def stop(self) -> None:
+        """End all; whoever waits for one sees that it died."""
+        self.stopped = True
+        for worker in self._workers:
+            worker.kill()
 
 
 class Worker:
@@ -128,14 +158,19 @@ class Worker:
             stderr=self._words,
             env=environment,
             text=True,
+            process_group=0,  # Ctrl-C is for whoever asked
         )
         self.died = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def kill(self) -> None:
+        """End the process, whatever it is at."""
         self._process.kill()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
         self._process.communicate()
         self._words.close()
 
