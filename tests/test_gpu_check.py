@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -116,6 +117,23 @@ def test_every_case_can_run(tools: dict[str, ModuleType], monkeypatch: pytest.Mo
         assert one.note == ""
     out_of_time = speed.measure(cases[0], clock.Clock(torch.device("cpu"), 0.0), rates)
     assert (out_of_time.seconds, out_of_time.note) == (None, "no time was left")
+
+
+def test_rival_is_compared_where_there_is_time(tools: dict[str, ModuleType]) -> None:
+    """What stands beside a median changes its target; a tuner that goes on for ever is stopped and named."""
+    clock, speed, what = tools["gpu_clock"], tools["gpu_speed"], tools["gpu_cases"]
+    watch = clock.Clock(torch.device("cpu"), 10.0)
+    rest = (1.0, "tokens/s", 1.0, 1.0, 0.0, list)
+    case = what.Case("kda_prefill", "8K", *rest, rival=lambda: [lambda: time.sleep(0.001)], target="prefill")
+    found = speed.Speed("kda_prefill", "8K", 1.0)
+
+    slower = speed.compare(case, found, watch)
+    assert (slower.met, slower.note) == (False, "")
+    assert slower.rival_seconds == pytest.approx(0.001, abs=0.01)
+    assert speed.compare(case, found._replace(seconds=None), watch).rival_seconds is None
+    endless = case._replace(rival=lambda: [lambda: time.sleep(60)])
+    stopped = speed.compare(endless, found, clock.Clock(torch.device("cpu"), 0.2 / 60))
+    assert (stopped.rival_seconds, stopped.met, stopped.note) == (None, None, "fla: no time was left")
 
 
 def test_published_cases_count_what_the_design_counts(tools: dict[str, ModuleType]) -> None:

@@ -96,16 +96,18 @@ def _measured(clock: Clock, make: Maker) -> tuple[list[Speed], Rates]:
     from gpu_clock import measured_rates
     from gpu_inputs import PUBLISHED
     from gpu_rival import find_rival
-    from gpu_speed import measure
+    from gpu_speed import compare, measure
 
     rates = measured_rates(clock)
     print(f"\ncopy {rates.copy / 1e9:.0f} GB/s, bf16 product {rates.product / 1e12:.0f} TFLOP/s", flush=True)
+    todo = list(cases(make, PUBLISHED, Sizes(), find_rival()))
     speeds = []
-    for case in cases(make, PUBLISHED, Sizes(), find_rival()):
+    for case in todo:
         speeds.append(measure(case, clock, rates))
         took = speeds[-1].seconds
         print(f"{case.kernel}, {case.what}: {speeds[-1].note if took is None else f'{took * 1e3:.3f} ms'}", flush=True)
-    return speeds, rates
+    # Last, since it tunes itself first, which takes minutes.
+    return [compare(case, speed, clock) for case, speed in zip(todo, speeds, strict=True)], rates
 
 
 def _facts(device: torch.device, seed: int) -> dict[str, Any]:

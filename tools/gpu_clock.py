@@ -7,9 +7,11 @@ processor (for tests) the wall clock is read instead.
 from __future__ import annotations
 
 import itertools
+import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +40,10 @@ class Rates(NamedTuple):
     """Operations in a second of a bf16 matrix product, multiplications and additions counted both."""
 
 
+class OutOfTimeError(Exception):
+    """The minutes are over."""
+
+
 class Clock:
     """Takes medians until ``minutes`` are over."""
 
@@ -49,6 +55,21 @@ class Clock:
     def left(self) -> float:
         """Seconds until the end."""
         return self._end - time.monotonic()
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Raise OutOfTimeError once the minutes are over, even inside of a tuner that tries its configurations."""
+
+        def over(*_: object) -> None:
+            raise OutOfTimeError
+
+        before = signal.signal(signal.SIGALRM, over)
+        signal.setitimer(signal.ITIMER_REAL, max(self.left, 1e-6))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
 
     def median(self, runs: Sequence[Run]) -> float:
         """Median seconds of one run; ``runs`` do the same on different inputs and take turns."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,7 +22,6 @@ class Rival:
 
         self._chunk: Any = chunk_kda
         self._recurrent: Any = fused_recurrent_kda
-        self.version = version("fla-core")
 
     def prefill(self, inputs: KdaInputs, shape: Shape) -> Run:
         """``chunk_kda`` over one sequence."""
@@ -36,8 +35,14 @@ class Rival:
 
 
 def find_rival() -> Rival | None:
-    """The launchers, or None where the package is not installed."""
-    return Rival() if find_spec("fla") is not None else None
+    """The launchers, or None where the package is not installed, or not whole."""
+    if find_spec("fla") is None:
+        return None
+    try:
+        return Rival()
+    except ImportError as error:
+        print(f"fla-core is installed but cannot be imported ({error}); nothing is compared with it", file=sys.stderr)
+        return None
 
 
 def _arguments(inputs: KdaInputs, shape: Shape, time: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from gpu_cases import Case
-from gpu_clock import Clock, Rates, Run
+from gpu_clock import Clock, OutOfTimeError, Rates, Run
 
 
 class Speed(NamedTuple):
@@ -40,16 +40,12 @@ TARGETS: dict[str, Callable[[Speed], bool | None]] = {
 
 
 def measure(case: Case, clock: Clock, rates: Rates) -> Speed:
-    """The case's medians, or why there are none."""
-    if clock.left <= 0:
-        return Speed(case.kernel, case.what, None, note="no time was left")
+    """The case's median, or why there is none."""
     if clock.device.type == "cuda" and case.room > 0.9 * torch.cuda.mem_get_info()[0]:
         return Speed(case.kernel, case.what, None, note=f"needs {case.room / 2**30:.0f} GiB of memory")
     seconds, note = _median(case.make, clock)
     if seconds is None:
         return Speed(case.kernel, case.what, None, note=note)
-    rival, why = (None, "") if case.rival is None else _median(case.rival, clock)
-    copied = None if case.copy is None else _median(case.copy, clock)[0]
     found = Speed(
         case.kernel,
         case.what,
@@ -58,17 +54,31 @@ def measure(case: Case, clock: Clock, rates: Rates) -> Speed:
         case.unit,
         case.nbytes / seconds / rates.copy,
         case.operations / seconds / rates.product,
-        rival,
-        copied,
-        note=f"fla: {why}" if why else "",
+        copy_seconds=None if case.copy is None else _median(case.copy, clock)[0],
     )
+    return judged(case, found)
+
+
+def compare(case: Case, found: Speed, clock: Clock) -> Speed:
+    """The same with flash-linear-attention's median beside it, or why there is none."""
+    if case.rival is None or found.seconds is None:
+        return found
+    seconds, why = _median(case.rival, clock)
+    return judged(case, found._replace(rival_seconds=seconds, note=f"fla: {why}" if why else ""))
+
+
+def judged(case: Case, found: Speed) -> Speed:
+    """With what its target says."""
     return found._replace(met=TARGETS[case.target](found)) if case.target else found
 
 
 def _median(make: Callable[[], list[Run]], clock: Clock) -> tuple[float | None, str]:
     """Seconds, or the reason why there are none; the inputs are freed before the next are made."""
     try:
-        return clock.median(make()), ""
+        with clock.bounded():
+            return clock.median(make()), ""
+    except OutOfTimeError:
+        return None, "no time was left"
     except torch.OutOfMemoryError:
         return None, "out of memory"
     finally:
