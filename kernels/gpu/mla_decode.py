@@ -62,8 +62,6 @@ BY_HAND = Blocks(16, 32, 4, 2)
 """The same on sm_80, with less shared memory, and where float8_e4m3fn is converted by hand, with fewer registers."""
 SMALL = Blocks(16, 32, 4, 2)
 """float32, which is there for comparison, and chips with less than 100 KiB of shared memory."""
-TALL = Blocks(64, 32, 8, 2)
-"""Many queries over a shared prefix on sm_90, where matrix instructions take 64 rows."""
 
 
 @triton.jit
@@ -76,7 +74,7 @@ def _span(first, count, split, KEYS: tl.constexpr):
     # Of the row's own length alone: see the module's docstring.
     length = tl.maximum(tl.cdiv(tl.cdiv(stop - start, _SPLITS), KEYS) * KEYS, _SHORTEST)
     begin = start + split * length
-    return offset, begin, tl.where(stop > offset, tl.minimum(begin + length, stop), begin)
+    return offset, begin, tl.minimum(begin + length, stop)
 
 
 @triton.jit
@@ -229,7 +227,7 @@ def _launch(
     q: Tensor, held: Stored, seen: Shared, found: Part, span: Span, *, scale: float, page: int, grouped: bool
 ) -> None:
     _, heads, parts, width = found.output.shape
-    blocks = blocks_of(capability(q), span.queries, width, q.dtype, held.codes.dtype)
+    blocks = blocks_of(capability(q), width, q.dtype, held.codes.dtype)
     groups = len(seen.count)
     if not groups or not span.parts:
         return
@@ -273,20 +271,18 @@ def _block(width: int) -> int:
     return max(16, power)
 
 
-def blocks_of(chip: int, queries: int, width: int, dtype: torch.dtype, codes: torch.dtype) -> Blocks:
+def blocks_of(chip: int, width: int, dtype: torch.dtype, codes: torch.dtype) -> Blocks:
     """What no chip spills and the chip's shared memory has room for; ``chip`` is its compute capability x 10."""
     if width > 512 or dtype == torch.float32 or chip in {86, 89, 120}:
         return SMALL
     if codes.itemsize == 1:
         return BY_HAND if chip == 80 or codes == torch.uint8 else CODED
-    if chip == 90 and queries > 32:
-        return TALL
     return PLAIN
 
 
 def published() -> tuple[Launch, ...]:
     """Pages of 64 and 16 tokens, bf16 and 8-bit latents, rows by themselves and a group over its shared prefix."""
-    own, group = "1 x splits x batch", "blocks of 64 queries x splits x groups"
+    own, group = "1 x splits x batch", "blocks of 32 or 16 queries x splits x groups"
     return (
         _published("mla_decode", "bf16", PLAIN, own),
         _published("mla_decode page 16", "bf16", PLAIN, own, page=16),

@@ -61,8 +61,10 @@ class Blocks(NamedTuple):
 
 
 LARGE = Blocks(128, 64, 8, 3)
+MIDDLE = Blocks(64, 64, 8, 3)
+"""sm_80, whose matrix instructions hold their operands in registers."""
 SMALL = Blocks(32, 32, 4, 2)
-"""float32, which is there for comparison."""
+"""float32, which is there for comparison, wide heads, and chips with less than 100 KiB of shared memory."""
 
 
 @triton.jit
@@ -248,9 +250,7 @@ def _attended(
     nope = expanded.shape[-1] // heads - value
     side = q.shape[-1] - nope
     alike = len(dense) == 1
-    blocks = LARGE if q.dtype == torch.bfloat16 and max(nope, side, value) <= 128 else SMALL
-    if capability(q) in {86, 89, 120}:
-        blocks = SMALL  # less than 100 KiB of shared memory
+    blocks = blocks_of(capability(q), max(nope, side, value), q.dtype)
     _attend[(triton.cdiv(runs.longest, blocks.queries), heads, len(runs.start))](
         q,
         expanded,
@@ -286,6 +286,13 @@ def _attended(
     )
 
 
+def blocks_of(chip: int, width: int, dtype: torch.dtype) -> Blocks:
+    """What no chip spills and the chip's shared memory has room for; ``chip`` is its compute capability x 10."""
+    if width > 128 or dtype != torch.bfloat16 or chip in {86, 89, 120}:
+        return SMALL
+    return MIDDLE if chip < 90 else LARGE
+
+
 def _block(width: int) -> int:
     """The least that a matrix product takes, and a power of 2."""
     power: int = triton.next_power_of_2(width)
@@ -298,6 +305,8 @@ def published() -> tuple[Launch, ...]:
         *gather_launches(),
         _attend_launch("mla_prefill attend", LARGE, ruled=False),
         _attend_launch("mla_prefill attend ruled", LARGE, ruled=True),
+        _attend_launch("mla_prefill attend sm_80", MIDDLE, ruled=False),
+        _attend_launch("mla_prefill attend sm_80 ruled", MIDDLE, ruled=True),
     )
 
 
@@ -324,5 +333,6 @@ def _attend_launch(name: str, blocks: Blocks, *, ruled: bool) -> Launch:
         "OPERAND": tl.bfloat16,
     }
     aligned = ("origin", "size", "heads", *strides)
-    grid = "blocks of 128 queries x heads x runs a tile"
-    return Launch(name, _attend, signature, constants, blocks.warps, blocks.stages, grid, multiples_of_16=aligned)
+    grid = f"blocks of {blocks.queries} queries x heads x runs a tile"
+    reason = "" if blocks == MIDDLE else "sm_80, which spills some bytes of it, runs the form named after it instead"
+    return Launch(name, _attend, signature, constants, blocks.warps, blocks.stages, grid, aligned, reason)
