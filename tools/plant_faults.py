@@ -29,6 +29,10 @@ ROUNDING, KDA = "tests/test_engine_compression.py", "tests/test_kernels_kda.py"
 MLA, LAYERS, CODECS = "tests/test_kernels_mla.py", "tests/test_kernels_layers.py", "tests/test_kernels_codecs.py"
 
 
+LIMIT_S = 900
+"""Several times what the slowest of the test files takes; a fault may also make the engine wait for ever."""
+
+
 class Fault(NamedTuple):
     """``old`` becomes ``new`` in ``file``; one of ``tests`` must fail then."""
 
@@ -214,7 +218,10 @@ FAULTS = (
         "a prefix that is passed on the way counts as used",
         f"{ENGINE}/prefix_cache.py",
         "        match.node.used = self._tick()\n",
-        "        match.node.used = self._tick()\n        match.node.parent.used = self._now\n",
+        "        match.node.used = self._tick()\n"
+        "        above = match.node.parent\n"
+        "        while above is not None:\n"
+        "            above.used, above = self._now, above.parent\n",
         (REQUESTS,),
     ),
     Fault(
@@ -369,7 +376,12 @@ def failing(copy: Path, tests: Sequence[str]) -> str | None:
     """The first of ``tests`` that fails; None when all pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": str(copy)}
-    done = subprocess.run(command, cwd=copy, check=False, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        done = subprocess.run(
+            command, cwd=copy, check=False, stdout=subprocess.PIPE, text=True, env=environment, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {LIMIT_S} s"
     if done.returncode == 0:
         return None
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]

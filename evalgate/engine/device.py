@@ -12,9 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from evalgate.engine.config import ModelConfig
 from evalgate.engine.decode_graphs import Recorder, again, cuda_graph
 from evalgate.engine.kda_core import KdaCore, TorchKda
 from evalgate.engine.mla_core import MlaCore, TorchMla
+from evalgate.errors import UnsupportedError
 from evalgate.kernels.moe import Experts, Router, grouped_moe, moe
 from evalgate.kernels.ops import usable
 from evalgate.kernels.rms_norm import rms_norm
@@ -23,6 +25,12 @@ RmsNorm = Callable[[Tensor, Tensor, float], Tensor]
 """As :func:`evalgate.kernels.rms_norm.rms_norm`."""
 Moe = Callable[[Tensor, Router, Experts], Tensor]
 """As :func:`evalgate.kernels.moe.moe`."""
+
+
+HEAD_WIDTHS = (16, 32, 64, 128)
+"""Of linear attention, that Triton kernels are built for."""
+LEAST_PAGE = 16
+"""The fewest keys that a block of attention loads."""
 
 
 class Device(NamedTuple):
@@ -36,6 +44,23 @@ class Device(NamedTuple):
     moe: Moe
     record: Recorder | None = None
     """How a decode step of a fixed shape is recorded; None: steps run as they come."""
+
+    def check(self, config: ModelConfig, dtype: torch.dtype, page: int) -> None:
+        """Raise UnsupportedError for a model or a setting that the device's kernels are not made for."""
+        if self.record is None:
+            return
+        widths = ", ".join(map(str, HEAD_WIDTHS))
+        if config.kda_layers and config.linear_width not in HEAD_WIDTHS:
+            raise UnsupportedError(
+                f"device {self.name}: linear-attention heads of width {config.linear_width} were found, the kernels "
+                f"have {widths}; use --device cpu"
+            )
+        if dtype == torch.float64:
+            raise UnsupportedError(f"device {self.name}: dtype fp64 has no kernels; use fp32 or bf16, or --device cpu")
+        if page < LEAST_PAGE or page & (page - 1):
+            raise UnsupportedError(
+                f"device {self.name}: cache.page {page}; expected a power of two from {LEAST_PAGE} on, or --device cpu"
+            )
 
 
 CPU = Device("cpu", torch.device("cpu"), TorchKda(), TorchMla(), rms_norm, moe)

@@ -80,6 +80,7 @@ class LLM:
             raise UnsupportedError(f"cache.prefill_chunk {prefill_chunk}: expected a multiple of {CHUNK}")
         self.dtype = DTYPES[dtype]
         self.device: Device = open_device(device)
+        self.device.check(self.config, self.dtype, page)
         self.model = HybridModel(self.config, checkpoint.tensors, self.dtype, self.device)
         state_dtype = torch.float64 if dtype == "fp64" else torch.float32
         self.budget: Budget = plan_pools(

@@ -102,7 +102,9 @@ class HybridModel:
             x = batch.last(x) if last else x
             if isinstance(mixer, KdaLayer):
                 errors = [kept[mixer.index].index_select(0, batch.slots) for kept in states.errors]
-                mixed = mixer.prefill(h, batch, states, codec.at_grid(batch.start, batch.lengths, errors))
+                acts = mixer.core.acts_on_grid  # else passes end there, and it acts between them
+                at_grid = codec.at_grid(batch.start, batch.lengths, errors) if acts else None
+                mixed = mixer.prefill(h, batch, states, at_grid)
                 x = x + (batch.last(mixed) if last else mixed)
                 for kept, new in zip(states.errors, errors, strict=True):
                     kept[mixer.index].index_copy_(0, batch.slots, new)
