@@ -134,6 +134,8 @@ def _kda_decode(
         state += k_unit[:, None] * written[None, :]
         tl.store(out, narrowed(tl.sum(state * q_unit[:, None], axis=0), out.dtype.element_ty))
 
+        # Codes and scales may be overwritten where they were read: all threads are to have read them.
+        tl.debug_barrier()
         if scales is None:
             state = narrowed(state, states.dtype.element_ty)
         else:
