@@ -106,7 +106,7 @@ def again(step: Callable[[], None]) -> Callable[[], None]:
 
 def cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
     """Record the kernels of a step, which must not wait for the device."""
-    aside = torch.cuda.Stream()
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # as torch has it
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         step()  # compiles what is not compiled yet, which a recording must not

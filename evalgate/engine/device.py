@@ -37,7 +37,7 @@ class Device(NamedTuple):
     """A device that can be used."""
 
     name: str
-    torch: torch.device
+    place: torch.device
     kda: KdaCore
     mla: MlaCore
     rms_norm: RmsNorm

@@ -92,7 +92,7 @@ class LLM:
             tokens=max_tokens,
             sessions=max_sessions,
             snapshots=max_snapshots,
-            free=free_memory(self.device.torch),
+            free=free_memory(self.device.place),
         )
         if max_pages is not None:
             self.budget = replace(self.budget, pages=max_pages)
@@ -103,7 +103,7 @@ class LLM:
             state_dtype=state_dtype,
             conv_dtype=self.dtype,
             error_specs=StateCodec(self.compression).error_specs(state_shape(self.config)),
-            device=self.device.torch,
+            device=self.device.place,
             poison=poison,
         )
         self.pages = PagePool(
@@ -111,7 +111,7 @@ class LLM:
             self.budget.pages,
             page=page,
             codec=self.compression.latent_codec(self.config, self.dtype),
-            device=self.device.torch,
+            device=self.device.place,
             poison=poison,
         )
         self._counters = Counters()
@@ -321,7 +321,7 @@ class LLM:
         self.check_fits(len(tokens))
         session = self.start()
         try:
-            found, targets = [], torch.tensor(tokens[1:], dtype=torch.int64, device=self.device.torch)
+            found, targets = [], torch.tensor(tokens[1:], dtype=torch.int64, device=self.device.place)
             for hidden in self.runner.hidden(session, tokens):
                 for rows in _blocks(hidden):
                     wanted, targets = targets[: len(rows)], targets[len(rows) :]

@@ -63,7 +63,7 @@ class HybridModel:
         self.config = config
         self.dtype = dtype
         self.device = device
-        weights = weights.on(device.torch)
+        weights = weights.on(device.place)
         self.embedding = weights.read("model.embed_tokens.weight", dtype=dtype)
         self.norm = weights.read("model.norm.weight", dtype=dtype)
         head = "lm_head.weight"

@@ -126,12 +126,12 @@ class Runner:
             session.last = last
 
     def _ids(self, numbers: Sequence[object]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self.model.device.torch)
+        return torch.tensor(numbers, dtype=torch.int64, device=self.model.device.place)
 
     def _placed(self, rows: Sequence[Rows]) -> Rows:
         """As one selection, on the device where layer after layer writes there."""
         selection = joined(rows)
-        return selection if isinstance(selection, slice) else selection.to(self.model.device.torch)
+        return selection if isinstance(selection, slice) else selection.to(self.model.device.place)
 
     def _step(self, batch: DecodeBatch) -> Tensor:
         return self.model.decode(batch, self.memory.states, self.memory.pages, self.memory.codec)
