@@ -43,7 +43,7 @@ def product(a, b, c, depth, stride, step, N: tl.constexpr, K: tl.constexpr):
 def published():
     types = {"a": "*bf16", "b": "*bf16", "c": "*fp32", "depth": "i32", "stride": "i64"}
     whole = Launch("whole", product, types, {"step": 1, "N": 128, "K": 64}, 8, 3, "one", ("depth", "stride"))
-    return whole, whole._replace(name="ragged", multiples_of_16=())
+    return whole, whole._replace(name="ragged", multiples_of_16=(), chips=("sm_90",))
 """
 )
 
@@ -114,10 +114,12 @@ def test_matrix_instructions_are_those_of_the_chip(tmp_path: Path) -> None:
 
 
 def test_strides_are_what_the_launch_says(tmp_path: Path) -> None:
-    """Where a launch does not say that 16 divides a stride, loads are narrow: the report shows it."""
+    """Where a launch does not say that 16 divides a stride, loads are narrow; it is built for its own chips only."""
     (tmp_path / "product.py").write_text(PRODUCT)
     whole, ragged = build_all(["product"], ["sm_90"], workers=1)
+    (other,) = build_all(["product"], ["sm_80"], workers=1)
 
+    assert other.name == "whole", "the ragged one is not for that chip"
     assert "16" in built(whole)["loads"]
     assert "16" not in built(ragged)["loads"]
 

@@ -216,7 +216,7 @@ def _answer(task: Task) -> Iterator[dict[str, Any]]:
         yield Row(task.module, IMPORTING, task.chip, error=_words(error))._asdict()
         return
     for launch in found:
-        if launch.name not in task.skip:
+        if launch.name not in task.skip and task.chip in (launch.chips or CHIPS):
             yield {"at": launch.name}
             yield _row(task, launch, CHIPS[task.chip])._asdict()
 

@@ -34,3 +34,5 @@ class Launch(NamedTuple):
     """
     spill_reason: str = ""
     """Why registers may be spilled; empty: they must not be."""
+    chips: tuple[str, ...] = ()
+    """Chips that it is started on (``sm_80``), where others run another form; empty: all."""
