@@ -290,7 +290,7 @@ def blocks_of(chip: int, width: int, dtype: torch.dtype) -> Blocks:
     """What no chip spills and the chip's shared memory has room for; ``chip`` is its compute capability x 10."""
     if width > 128 or dtype != torch.bfloat16 or chip in {86, 89, 120}:
         return SMALL
-    return MIDDLE if chip < 90 else LARGE
+    return MIDDLE if chip < 100 else LARGE
 
 
 def _block(width: int) -> int:
@@ -305,8 +305,8 @@ def published() -> tuple[Launch, ...]:
         *gather_launches(),
         _attend_launch("mla_prefill attend", LARGE, ruled=False),
         _attend_launch("mla_prefill attend ruled", LARGE, ruled=True),
-        _attend_launch("mla_prefill attend sm_80", MIDDLE, ruled=False),
-        _attend_launch("mla_prefill attend sm_80 ruled", MIDDLE, ruled=True),
+        _attend_launch("mla_prefill attend narrow", MIDDLE, ruled=False),
+        _attend_launch("mla_prefill attend narrow ruled", MIDDLE, ruled=True),
     )
 
 
@@ -334,5 +334,8 @@ def _attend_launch(name: str, blocks: Blocks, *, ruled: bool) -> Launch:
     }
     aligned = ("origin", "size", "heads", *strides)
     grid = f"blocks of {blocks.queries} queries x heads x runs a tile"
-    reason = "" if blocks == MIDDLE else "sm_80, which spills some bytes of it, runs the form named after it instead"
-    return Launch(name, _attend, signature, constants, blocks.warps, blocks.stages, grid, aligned, reason)
+    # Of the large blocks sm_80 and sm_90 would spill some bytes.
+    chips = ("sm_80", "sm_90") if blocks == MIDDLE else ("sm_100",)
+    return Launch(
+        name, _attend, signature, constants, blocks.warps, blocks.stages, grid, multiples_of_16=aligned, chips=chips
+    )
