@@ -55,6 +55,7 @@ def examine() -> list[Finding]:
         "working folder": _working_folder,
         **{name: lambda name=name: _package(name) for name in ENGINE},  # type: ignore[misc]  # a default binds the name
         "triton": _triton,
+        "kernels": _kernels,
         "suites": lambda: _documents(SUITES, load_suite),
         "profiles": lambda: _documents(profiles(), load_profile),
         "policies": lambda: _documents(policies(), load_policy),
@@ -123,6 +124,15 @@ def _triton() -> Finding | str:
     if sys.platform != "linux":
         return Finding("triton", "note", "not for this system; kernels run in their CPU form")
     return _package("triton")
+
+
+def _kernels() -> str:
+    from evalgate.kernels.ops import explain
+
+    groups: dict[tuple[str, str], list[str]] = {}
+    for choice in explain():
+        groups.setdefault((choice.form, choice.why), []).append(choice.op)
+    return "; ".join(f"{form}: {', '.join(names)} ({why})" for (form, why), names in groups.items())
 
 
 def _documents(library: Library, load: Callable[[str], Document]) -> str:

@@ -127,6 +127,8 @@ class EngineId(_Strict):
     backend: str
     version: str
     dtype: str
+    device: str = "cpu"
+    """Where it computed; runs of before there was a choice computed on ``cpu``."""
     arm_paths: dict[str, str]
     """arm -> path taken (``fork``, ``cold`` ...)."""
     effective_profile: dict[str, object]

@@ -11,6 +11,7 @@ import pytest
 
 # Tests share a small machine with each other's subprocesses, and no test may reach for a network.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported: kernels run on the processor
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -50,7 +50,7 @@ def test_blocks_of_any_length_make_one_pass(
     whole = run(checkpoint, compression)
     assert whole.states.isfinite().all()
     for block in (1, 128 * 32 * len(TAILS)):
-        monkeypatch.setattr("evalgate.engine.kda_layer.BLOCK", block)
+        monkeypatch.setattr("evalgate.engine.kda_core.BLOCK", block)
         found = run(checkpoint, compression)
         assert torch.equal(found.tails, whole.tails)
         assert torch.equal(found.states, whole.states)

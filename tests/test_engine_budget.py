@@ -140,14 +140,19 @@ def test_the_formula_is_what_live_tensors_take(checkpoint: Checkpoint, name: str
 
 @pytest.mark.parametrize("free", [2, 16, 1024], ids=lambda free: f"{free}-gib")
 @pytest.mark.parametrize("keep", [1.0, 0.5])
-def test_pools_stay_within_their_share_of_memory(
-    published: ModelConfig, monkeypatch: pytest.MonkeyPatch, free: int, keep: float
-) -> None:
+def test_pools_stay_within_their_share_of_memory(published: ModelConfig, free: int, keep: float) -> None:
     """Slots, snapshots and pages together fit, one page more for each does not or is not wanted."""
-    monkeypatch.setattr(budget, "available_memory", lambda: free * GIB)
     compression, page = Compression(kv_keep=keep), 64
     planned = plan_pools(
-        published, compression, torch.bfloat16, torch.float32, page=page, tokens=None, sessions=16, snapshots=4
+        published,
+        compression,
+        torch.bfloat16,
+        torch.float32,
+        page=page,
+        tokens=None,
+        sessions=16,
+        snapshots=4,
+        free=free * GIB,
     )
     cost = session_cost(published, compression)
     taken = 17 * cost.live + 5 * cost.snapshot + planned.pages * page * cost.kv_token
@@ -162,11 +167,8 @@ def test_pools_stay_within_their_share_of_memory(
     assert (planned.limit == "memory") == (free < 1024)
 
 
-def test_more_than_memory_holds_is_refused_with_the_figures(
-    published: ModelConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_than_memory_holds_is_refused_with_the_figures(published: ModelConfig) -> None:
     """Too many sessions, too many snapshots, or too many tokens: what was asked for and what there is."""
-    monkeypatch.setattr(budget, "available_memory", lambda: GIB)
 
     def plan(sessions: int, snapshots: int, tokens: int | None) -> None:
         plan_pools(
@@ -178,6 +180,7 @@ def test_more_than_memory_holds_is_refused_with_the_figures(
             tokens=tokens,
             sessions=sessions,
             snapshots=snapshots,
+            free=GIB,
         )
 
     needed = 43_417_600 * (17 + 1)

@@ -139,6 +139,31 @@ def test_of_two_that_were_used_about_as_long_ago_the_cheaper_one_goes(hybrid: Ch
         assert llm.run([ask([*short, 5])])[0].cached_tokens == 0
 
 
+def test_a_lower_priority_goes_first_however_fresh(hybrid: Checkpoint) -> None:
+    """An urgent request lets the fresh prefix of a batch go, for its slot or its pages, not the older one of a chat."""
+    chat, batch = words(200, seed=1), words(200, seed=2)
+    for limit, last in (({"max_snapshots": 2}, words(100, seed=3)), ({"max_pages": 10}, words(400, seed=3))):
+        llm = engine(hybrid, **limit)
+        llm.run([ask(chat, priority=1)])
+        llm.run([ask(batch)])
+        llm.run([ask(last, priority=2)])
+        assert llm.run([ask([*chat, 5])])[0].cached_tokens == 192, limit
+        assert llm.run([ask([*batch, 5])])[0].cached_tokens == 0, limit
+
+
+def test_rows_that_one_group_shared_are_not_taken_for_the_next(hybrid: Checkpoint) -> None:
+    """Forks decode over their parent's pages together; strangers who come after them have nothing in common."""
+    llm = engine(hybrid)
+    parent = llm.prefill(words(200))
+    forks = llm.fork(parent, [[7], [8]])
+    llm.generate(forks, 4)
+    llm.release(parent, *forks)
+    strangers = [words(150, seed=seed) for seed in (1, 2)]
+    sessions = [llm.prefill(tokens) for tokens in strangers]
+    for found, tokens in zip(llm.generate(sessions, 4), strangers, strict=True):
+        assert_same(found, alone(hybrid, ask(tokens, 4)))
+
+
 def test_oldest_goes_first_and_only_what_was_consumed_is_fresh(hybrid: Checkpoint) -> None:
     """Of equal priority the prefix that was longest not consumed goes; passing it on the way does not count."""
     llm = engine(hybrid, max_snapshots=3, snapshot_interval=64)
@@ -179,11 +204,11 @@ def test_cuts_on_and_off_the_grid_change_nothing(checkpoint: Checkpoint, cuts: t
 )
 def test_every_path_compresses_alike(hybrid: Checkpoint, compression: Compression) -> None:
     """Fork, from nothing, from a stored prefix and after a preemption: a profile acts at the same places on each."""
-    tokens, span = words(300, seed=6), ContextSpan(3, 280)
+    tokens, span = words(300, seed=6), ContextSpan(3, 250)  # the question begins a grid point earlier than it ends
     request = ask(tokens, 10, context=span)
     llm = engine(hybrid, compression=compression)
-    parent = llm.prefill(tokens[:256])
-    (fork,) = llm.fork(parent, [tokens[256:]], span)
+    parent = llm.prefill(tokens[:192])
+    (fork,) = llm.fork(parent, [tokens[192:]], span)
     expected = llm.generate([fork], 10)[0]
     llm.release(parent, fork)
     cold, warm = llm.run([request])[0], llm.run([request])[0]
@@ -192,7 +217,7 @@ def test_every_path_compresses_alike(hybrid: Checkpoint, compression: Compressio
         llm.step()
     llm.preempt(number)
     resumed = drain(llm)[number]
-    assert (cold.cached_tokens, warm.cached_tokens) == (0, 256)
+    assert (cold.cached_tokens, warm.cached_tokens) == (0, 192)
     for found in (cold, warm, resumed):
         assert_same(found, expected)
     plain = engine(hybrid).run([request])[0]

@@ -7,10 +7,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from evalgate.kernels.moe import Experts, Router, moe, reference_moe, route
+from evalgate.kernels.moe import Experts, Router, grouped_moe, moe, reference_moe, route
 from evalgate.kernels.rms_norm import gated_rms_norm, reference_rms_norm, rms_norm
 from evalgate.kernels.short_conv import reference_short_conv, short_conv
 
+BF16 = 2e-2
+"""Two roundings to 8 bits of products of some dozen terms of size 1, of which the largest counts."""
 EXACT = 1e-12
 """Two orders of summation in float64, values of size 1."""
 
@@ -78,6 +80,18 @@ def test_experts_in_runs_are_experts_token_by_token(groups: int, top_groups: int
     experts = Experts(torch.randn(8, 10, 6, dtype=torch.float64), torch.randn(8, 6, 5, dtype=torch.float64))
     x = torch.randn(33, 6, dtype=torch.float64)
     torch.testing.assert_close(moe(x, router, experts), reference_moe(x, router, experts), atol=EXACT, rtol=1e-12)
+
+
+def test_experts_in_grouped_products_are_the_same_experts() -> None:
+    """All at once in bfloat16, also where an expert has no token."""
+    torch.manual_seed(0)
+    router = make_router(4, 2, bias=torch.tensor([0.0, 0.0, -9.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    experts = Experts(torch.randn(8, 16, 8).bfloat16(), torch.randn(8, 8, 8).bfloat16())
+    router = router._replace(weight=torch.randn(8, 8))
+    x = torch.randn(33, 8).bfloat16()
+    assert 2 not in route(x, router).experts
+    expected = reference_moe(x, router, experts)
+    torch.testing.assert_close(grouped_moe(x, router, experts), expected, atol=BF16, rtol=BF16)
 
 
 def test_router_stays_in_the_best_groups_and_weights_ignore_the_bias() -> None:

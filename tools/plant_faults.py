@@ -29,6 +29,10 @@ ROUNDING, KDA = "tests/test_engine_compression.py", "tests/test_kernels_kda.py"
 MLA, LAYERS, CODECS = "tests/test_kernels_mla.py", "tests/test_kernels_layers.py", "tests/test_kernels_codecs.py"
 
 
+LIMIT_S = 900
+"""Several times what the slowest of the test files takes; a fault may also make the engine wait for ever."""
+
+
 class Fault(NamedTuple):
     """``old`` becomes ``new`` in ``file``; one of ``tests`` must fail then."""
 
@@ -43,22 +47,22 @@ ENGINE = "evalgate/engine"
 FAULTS = (
     Fault(
         "a later chunk gets the state transposed",
-        f"{ENGINE}/kda_layer.py",
-        "state = recurrent.index_select(0, batch.slots)\n",
-        "state = recurrent.index_select(0, batch.slots)\n"
+        f"{ENGINE}/kda_core.py",
+        "state = memory.recurrent.index_select(0, batch.slots)\n",
+        "state = memory.recurrent.index_select(0, batch.slots)\n"
         "        state = state.transpose(-1, -2).contiguous() if batch.start else state\n",
         (LOGITS,),
     ),
     Fault(
         "a later chunk starts from nothing",
-        f"{ENGINE}/kda_layer.py",
+        f"{ENGINE}/kda_core.py",
         "chunk_kda(q, k, v, g, b, state, at_grid=",
         "chunk_kda(q, k, v, g, b, state * (batch.start == 0), at_grid=",
         (LOGITS,),
     ),
     Fault(
         "padding is written into the state",
-        f"{ENGINE}/kda_layer.py",
+        f"{ENGINE}/kda_core.py",
         "k, v, g = (t.masked_fill(padding[:, :, None, None], 0.0) for t in (k, v, g))",
         "k, v, g = (t for t in (k, v, g))",
         (SESSIONS,),
@@ -72,9 +76,9 @@ FAULTS = (
     ),
     Fault(
         "every row of a batch decodes on the convolution of the first",
-        f"{ENGINE}/kda_layer.py",
-        "short_conv(qkv[:, None], self.taps, conv.index_select(0, slots))",
-        "short_conv(qkv[:, None], self.taps, conv.index_select(0, slots[:1].expand_as(slots)))",
+        f"{ENGINE}/kda_core.py",
+        "short_conv(inputs.qkv[:, None], layer.taps, memory.conv.index_select(0, slots))",
+        "short_conv(inputs.qkv[:, None], layer.taps, memory.conv.index_select(0, slots[:1].expand_as(slots)))",
         (SESSIONS,),
     ),
     Fault(
@@ -214,7 +218,10 @@ FAULTS = (
         "a prefix that is passed on the way counts as used",
         f"{ENGINE}/prefix_cache.py",
         "        match.node.used = self._tick()\n",
-        "        match.node.used = self._tick()\n        match.node.parent.used = self._now\n",
+        "        match.node.used = self._tick()\n"
+        "        above = match.node.parent\n"
+        "        while above is not None:\n"
+        "            above.used, above = self._now, above.parent\n",
         (REQUESTS,),
     ),
     Fault(
@@ -255,8 +262,8 @@ FAULTS = (
     Fault(
         "off-grid pieces are not rounded where they reach the grid",
         f"{ENGINE}/runner.py",
-        "if off_grid and codec.every",
-        "if not off_grid and codec.every and False",
+        "if between and codec.every",
+        "if not between and codec.every and False",
         (ROUNDING,),
     ),
     Fault(
@@ -369,7 +376,12 @@ def failing(copy: Path, tests: Sequence[str]) -> str | None:
     """The first of ``tests`` that fails; None when all pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": str(copy)}
-    done = subprocess.run(command, cwd=copy, check=False, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        done = subprocess.run(
+            command, cwd=copy, check=False, stdout=subprocess.PIPE, text=True, env=environment, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {LIMIT_S} s"
     if done.returncode == 0:
         return None
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]

@@ -30,7 +30,14 @@ class NativeBackend:
     """Questions of an ask fork from their haystack at its last grid position and are answered as one batch."""
 
     def __init__(
-        self, model: str, sections: Sections, *, profile: str, dtype: str = "fp32", max_tokens: int | None = None
+        self,
+        model: str,
+        sections: Sections,
+        *,
+        profile: str,
+        dtype: str = "fp32",
+        device: str = "cpu",
+        max_tokens: int | None = None,
     ) -> None:
         """Load a model under a profile.
 
@@ -46,6 +53,7 @@ class NativeBackend:
         self._llm = LLM(
             checkpoint,
             dtype=precision,
+            device=device,
             compression=self._settings.compression,
             max_tokens=max_tokens,
             max_sessions=SESSIONS,
@@ -92,6 +100,7 @@ class NativeBackend:
             backend="native",
             version=__version__,
             dtype=self._dtype,
+            device=self._llm.device.name,
             arm_paths=paths,
             effective_profile=dict(self._llm.effective_config()),
             bytes_per_session={**measured._asdict(), "total": measured.total},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evalgate.backends.base import Backend
 from evalgate.backends.settings import Sections
-from evalgate.errors import UnknownNameError, nearest
+from evalgate.errors import UnknownNameError, UnsupportedError, nearest
 
 BACKENDS = ("native", "hf")
 
@@ -16,19 +16,25 @@ def open_backend(
     profile_name: str,
     dtype: str = "fp32",
     *,
+    device: str = "cpu",
     max_tokens: int | None = None,
 ) -> Backend:
     """Open backend ``name`` on ``model`` under a profile's sections.
 
-    ``max_tokens`` is the most tokens of a prompt and its answer (None: the model's window, or what memory allows).
+    ``device`` is where it computes: ``cpu``, ``cuda``, ``cpu-interpret``.  ``max_tokens`` is the most tokens of a
+    prompt and its answer (None: the model's window, or what memory allows).
     Raises UnknownNameError (backend, embedded model), CheckpointError, UnsupportedError or DoesNotFitError.
     """
     # Imported when asked for: each brings its own heavy libraries.
     if name == "native":
         from evalgate.backends.native import NativeBackend
 
-        return NativeBackend(model, profile_sections, profile=profile_name, dtype=dtype, max_tokens=max_tokens)
+        return NativeBackend(
+            model, profile_sections, profile=profile_name, dtype=dtype, device=device, max_tokens=max_tokens
+        )
     if name == "hf":
+        if device != "cpu":
+            raise UnsupportedError(f"device {device!r}: backend hf computes on cpu only; use --backend native")
         from evalgate.backends.hf import HfBackend
 
         return HfBackend(model, profile_sections, profile=profile_name, dtype=dtype, max_tokens=max_tokens)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from evalgate import __version__
-from evalgate.cli import console, documents, runs
+from evalgate.cli import console, documents, kernels, runs
 from evalgate.cli.check import check
 from evalgate.cli.demo import demo
 from evalgate.cli.doctor import doctor
@@ -67,6 +67,7 @@ app.add_typer(documents.suite, name="suite")
 app.add_typer(documents.policy, name="policy")
 app.add_typer(documents.profile, name="profile")
 app.add_typer(runs.app, name="runs")
+app.add_typer(kernels.app, name="kernels")
 app.command()(doctor)
 
 

@@ -10,7 +10,7 @@ import typer
 from evalgate.cli import console
 from evalgate.cli.gate import Github, Junit, Markdown, Policy, judge_and_tell
 from evalgate.cli.report import write_report
-from evalgate.cli.run import BackendName, Dtype, Model, ProfileName, SeedSet, Suite, execute
+from evalgate.cli.run import BackendName, Device, Dtype, Model, ProfileName, SeedSet, Suite, chosen_device, execute
 from evalgate.errors import MismatchError
 
 
@@ -24,6 +24,7 @@ def check(
     baseline: console.Baseline = None,
     seed_set: SeedSet = "main",
     dtype: Dtype = "fp32",
+    device: Device = "cpu",
     junit: Junit = None,
     markdown: Markdown = None,
     github: Github = False,
@@ -48,6 +49,7 @@ def check(
         profile=profile,
         backend=backend,
         dtype=dtype,
+        device=chosen_device(device),
         seeds=seeds_needed(rules),
         seed_set=seed_set,
     )

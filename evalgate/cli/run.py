@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,9 @@ Model = Annotated[str, typer.Option(help="builtin:hybrid, builtin:mostly-attenti
 ProfileName = Annotated[str, typer.Option(help="Compression profile: NAME, NAME@1.0.0, or a YAML file.")]
 BackendName = Annotated[str, typer.Option(help="What answers: native or hf.")]
 Dtype = Annotated[str, typer.Option(help="Compute dtype: fp32, bf16 or fp64.")]
+Device = Annotated[
+    str, typer.Option(help="Where the native engine computes: cpu, cuda, or auto, which says what it took.")
+]
 SeedSet = Annotated[str, typer.Option(help="Name of the seed set that haystacks are drawn from.")]
 
 
@@ -34,6 +38,7 @@ def run(
     ] = None,
     seed_set: SeedSet = "main",
     dtype: Dtype = "fp32",
+    device: Device = "cpu",
     plan: Annotated[bool, typer.Option("--plan", help="Only print tokens, time, memory and P(PASS).")] = False,
     policy: Annotated[str | None, typer.Option(help="With --plan: the policy whose chances are printed.")] = None,
     json: console.Json = False,
@@ -46,7 +51,14 @@ def run(
     if seeds is None:
         seeds = 100 if policy is None else _seeds_of(policy)
     request = RunRequest(
-        suite=suite, model=model, profile=profile, backend=backend, dtype=dtype, seeds=seeds, seed_set=seed_set
+        suite=suite,
+        model=model,
+        profile=profile,
+        backend=backend,
+        dtype=dtype,
+        device=chosen_device(device),
+        seeds=seeds,
+        seed_set=seed_set,
     )
     if plan:
         _show_plan(request, policy, json=json)
@@ -61,6 +73,17 @@ def run(
             f"{out}: {body['trials']} trials, {body['correct']} right, {body['errors']} errors",
             f"next: evalgate gate {out} --policy POLICY",
         )
+
+
+def chosen_device(asked: str) -> str:
+    """The device to use; where the choice was left to us, it is told with its reason."""
+    if asked != "auto":
+        return asked
+    from evalgate.kernels.ops import cuda_obstacle
+
+    obstacle = cuda_obstacle()
+    sys.stderr.write(f"device: cpu, because {obstacle}\n" if obstacle else "device: cuda\n")
+    return "cpu" if obstacle else "cuda"
 
 
 def _seeds_of(policy: str) -> int:
@@ -95,8 +118,6 @@ def progress(title: str, unit: str = "haystacks") -> Iterator[Callable[[Progress
 
     ``unit`` names what is counted.
     """
-    import sys
-
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

@@ -130,8 +130,9 @@ def plan_pools(
     tokens: int | None,
     sessions: int,
     snapshots: int = 0,
+    free: int,
 ) -> Budget:
-    """Size the pools for one parent and ``sessions - 1`` forks, beside ``snapshots`` stored states.
+    """Size the pools for one parent and ``sessions - 1`` forks, beside ``snapshots`` stored states, in ``free`` bytes.
 
     Raises DoesNotFitError when ``tokens`` is more than the model's window or than memory allows.
     """
@@ -139,7 +140,6 @@ def plan_pools(
     page_bytes = page * cost.kv_token
     # Each pool has one slot more, for scratch.
     fixed = (sessions + 1) * cost.live + (snapshots + 1) * cost.snapshot
-    free = available_memory()
     room = int(free * SHARE) - fixed
     if room < 0:
         raise DoesNotFitError(
@@ -156,6 +156,11 @@ def plan_pools(
     if tokens is not None:
         most, limit = tokens, "the engine's max_tokens"
     return Budget(tokens=most, slots=sessions, pages=min(affordable, (-(-most // page) + 1) * sessions), limit=limit)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that new tensors on a device may take."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 def available_memory() -> int:

@@ -14,9 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from evalgate.engine.budget import Budget, plan_pools
+from evalgate.engine.budget import Budget, free_memory, plan_pools
 from evalgate.engine.compression import Compression, StateCodec
 from evalgate.engine.counters import Counters
+from evalgate.engine.device import Device, open_device
 from evalgate.engine.effective import effective_config
 from evalgate.engine.integrity import check_integrity
 from evalgate.engine.job import Job
@@ -51,6 +52,7 @@ class LLM:
         checkpoint: Checkpoint,
         *,
         dtype: DtypeName = "fp32",
+        device: str = "cpu",
         compression: Compression | None = None,
         max_tokens: int | None = None,
         max_sessions: int = 16,
@@ -62,7 +64,7 @@ class LLM:
         snapshot_interval: int = 8192,
         poison: bool = False,
     ) -> None:
-        """Build the model and its pools.
+        """Build the model and its pools on ``device`` (``cpu``, ``cuda``, ``cpu-interpret``).
 
         ``max_tokens`` is the most tokens of one session (None: the model's window, or what memory allows);
         ``max_sessions`` may live at once, ``max_snapshots`` prefixes are stored, both on at most ``max_pages`` pages
@@ -77,7 +79,9 @@ class LLM:
         if prefill_chunk < CHUNK or prefill_chunk % CHUNK:
             raise UnsupportedError(f"cache.prefill_chunk {prefill_chunk}: expected a multiple of {CHUNK}")
         self.dtype = DTYPES[dtype]
-        self.model = HybridModel(self.config, checkpoint.tensors, self.dtype)
+        self.device: Device = open_device(device)
+        self.device.check(self.config, self.dtype, page)
+        self.model = HybridModel(self.config, checkpoint.tensors, self.dtype, self.device)
         state_dtype = torch.float64 if dtype == "fp64" else torch.float32
         self.budget: Budget = plan_pools(
             self.config,
@@ -88,6 +92,7 @@ class LLM:
             tokens=max_tokens,
             sessions=max_sessions,
             snapshots=max_snapshots,
+            free=free_memory(self.device.place),
         )
         if max_pages is not None:
             self.budget = replace(self.budget, pages=max_pages)
@@ -98,6 +103,7 @@ class LLM:
             state_dtype=state_dtype,
             conv_dtype=self.dtype,
             error_specs=StateCodec(self.compression).error_specs(state_shape(self.config)),
+            device=self.device.place,
             poison=poison,
         )
         self.pages = PagePool(
@@ -105,6 +111,7 @@ class LLM:
             self.budget.pages,
             page=page,
             codec=self.compression.latent_codec(self.config, self.dtype),
+            device=self.device.place,
             poison=poison,
         )
         self._counters = Counters()
@@ -121,6 +128,7 @@ class LLM:
         folder: Path,
         *,
         dtype: DtypeName = "fp32",
+        device: str = "cpu",
         compression: Compression | None = None,
         max_tokens: int | None = None,
         max_sessions: int = 16,
@@ -129,6 +137,7 @@ class LLM:
         return cls(
             load_checkpoint(folder),
             dtype=dtype,
+            device=device,
             compression=compression,
             max_tokens=max_tokens,
             max_sessions=max_sessions,
@@ -312,7 +321,7 @@ class LLM:
         self.check_fits(len(tokens))
         session = self.start()
         try:
-            found, targets = [], torch.tensor(tokens[1:], dtype=torch.int64)
+            found, targets = [], torch.tensor(tokens[1:], dtype=torch.int64, device=self.device.place)
             for hidden in self.runner.hidden(session, tokens):
                 for rows in _blocks(hidden):
                     wanted, targets = targets[: len(rows)], targets[len(rows) :]

@@ -22,12 +22,21 @@ Rows = slice | Tensor
 class PagePool:
     """``columns`` are ``[layers, pages * page, width]``, one for each tensor of the codec's rows."""
 
-    def __init__(self, layers: int, pages: int, *, page: int, codec: LatentCodec, poison: bool) -> None:
+    def __init__(
+        self,
+        layers: int,
+        pages: int,
+        *,
+        page: int,
+        codec: LatentCodec,
+        device: torch.device | None = None,
+        poison: bool,
+    ) -> None:
         rows = (pages + 1) * page
         self.page, self.codec = page, codec
         self._poison = poison
         # Not zeroed: untouched pages cost no memory, and no row is read before it is written. Scratch is zeroed.
-        self.columns = tuple(torch.empty(layers, rows, c.width, dtype=c.dtype) for c in codec.columns)
+        self.columns = tuple(torch.empty(layers, rows, c.width, dtype=c.dtype, device=device) for c in codec.columns)
         if poison:
             fill_with_nan(self.columns)
         for column in self.columns:
@@ -111,3 +120,8 @@ class PagePool:
         """Store ``[S, L + R]`` latents."""
         for column, values in zip(self.columns, self.codec.encode(latents), strict=True):
             column[layer][rows] = values
+
+
+def indices(rows: Rows) -> Tensor:
+    """A selection as int64 row numbers."""
+    return torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows

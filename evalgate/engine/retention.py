@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from evalgate.engine.compression import Compression, StateCodec
+from evalgate.engine.kda_core import KdaParameters, TorchKda
 from evalgate.engine.kda_layer import KdaLayer
 from evalgate.engine.llm import GRID, LLM
-from evalgate.engine.mla_layer import MlaLayer
 from evalgate.engine.state_figures import (
     effective_rank,
     half_lives,
@@ -56,11 +56,10 @@ class Inputs(NamedTuple):
     beta: Tensor
 
 
-class RecordingLayer(KdaLayer):
-    """A layer that computes what it did before and keeps the inputs of its recurrence until they are taken."""
+class RecordingKda(TorchKda):
+    """Computes what it did before and keeps the inputs of the recurrence until they are taken."""
 
-    def __init__(self, layer: KdaLayer) -> None:
-        vars(self).update(vars(layer))
+    def __init__(self) -> None:
         self._passes: list[Inputs] = []
 
     def take(self) -> Inputs:
@@ -68,10 +67,21 @@ class RecordingLayer(KdaLayer):
         passes, self._passes = self._passes, []
         return Inputs(*(torch.cat(parts, dim=1) for parts in zip(*passes, strict=True)))
 
-    def _core_inputs(self, qkv: Tensor, forget: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        inputs = super()._core_inputs(qkv, forget, beta)
+    def recurrence_inputs(
+        self, layer: KdaParameters, qkv: Tensor, forget: Tensor, beta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """As they are, and taken down."""
+        inputs = super().recurrence_inputs(layer, qkv, forget, beta)
         self._passes.append(Inputs(*inputs))
         return inputs
+
+
+class Recorded(NamedTuple):
+    """A layer, its place in the model, and what takes its inputs down."""
+
+    at: int
+    layer: KdaLayer
+    core: RecordingKda
 
 
 def measure_retention(
@@ -91,13 +101,13 @@ def measure_retention(
         raise DoesNotFitError(f"{len(tokens)} tokens: states are read every {GRID} tokens; stream a longer context")
     session = llm.start()
     try:
-        with torch.inference_mode(), _recording(llm) as recorders:
-            traces = [_LayerTrace(at, layer, codecs) for at, layer in recorders.items()]
+        with torch.inference_mode(), _recording(llm) as recorded:
+            traces = [_LayerTrace(entry, codecs) for entry in recorded]
             for end in positions:
                 start = session.tokens
                 llm.extend(session, tokens[start:end])
                 for trace in traces:
-                    trace.take(llm.states.recurrent[trace.recorder.index, session.slot][None], start)
+                    trace.take(llm.states.recurrent[trace.layer.index, session.slot][None], start)
                 report(end, positions[-1])
             layers = [trace.layer_state(positions[-1]) for trace in traces]
             held = {name: [trace.held[name].codec_layer() for trace in traces] for name in codecs}
@@ -114,17 +124,18 @@ def stops(tokens: int) -> list[int]:
 
 
 @contextmanager
-def _recording(llm: LLM) -> Iterator[dict[int, RecordingLayer]]:
-    """The linear-attention layers by their place in the model, recording until the end of the block."""
-    plain = llm.model.mixers
-    mixers: list[KdaLayer | MlaLayer] = [
-        RecordingLayer(mixer) if isinstance(mixer, KdaLayer) else mixer for mixer in plain
-    ]
-    llm.model.mixers = mixers
+def _recording(llm: LLM) -> Iterator[list[Recorded]]:
+    """The linear-attention layers, recording until the end of the block."""
+    layers = [(at, mixer) for at, mixer in enumerate(llm.model.mixers) if isinstance(mixer, KdaLayer)]
+    plain = [layer.core for _, layer in layers]
+    recorded = [Recorded(at, layer, RecordingKda()) for at, layer in layers]
+    for entry in recorded:
+        entry.layer.core = entry.core
     try:
-        yield {at: mixer for at, mixer in enumerate(mixers) if isinstance(mixer, RecordingLayer)}
+        yield recorded
     finally:
-        llm.model.mixers = plain
+        for (_, layer), core in zip(layers, plain, strict=True):
+            layer.core = core
 
 
 class _Series:
@@ -163,18 +174,18 @@ def _curve(norms: Tensor, ranks: Tensor, written: Tensor) -> Curve:
 class _LayerTrace:
     """One layer along the stream."""
 
-    def __init__(self, at: int, recorder: RecordingLayer, codecs: Mapping[str, Compression]) -> None:
-        self.at = at
-        self.recorder = recorder
-        self.held = {name: _HeldState(StateCodec(codec), recorder.heads) for name, codec in codecs.items()}
-        self._series = _Series(recorder.heads)
-        self._halved = torch.zeros(recorder.heads, recorder.width, dtype=torch.float64)
+    def __init__(self, recorded: Recorded, codecs: Mapping[str, Compression]) -> None:
+        self.at, self.layer, self._core = recorded
+        heads, width = self.layer.parameters.heads, self.layer.parameters.width
+        self.held = {name: _HeldState(StateCodec(codec), heads) for name, codec in codecs.items()}
+        self._series = _Series(heads)
+        self._halved = torch.zeros(heads, width, dtype=torch.float64)
         self._left: list[Tensor] = []
         """Of each stretch: what is left of what it wrote."""
 
     def take(self, state: Tensor, start: int) -> None:
         """The state ``[1, H, K, V]`` after the stretch that began at token ``start``."""
-        inputs = self.recorder.take()
+        inputs = self._core.take()
         if not state.isfinite().all():
             raise CheckpointError(
                 f"the state of layer {self.at} is not finite after {start + inputs.k.shape[1]} tokens; the weights are "
@@ -190,7 +201,7 @@ class _LayerTrace:
 
     def layer_state(self, tokens: int) -> LayerState:
         """Everything about the uncompressed state, after ``tokens`` tokens."""
-        layer = self.recorder
+        layer = self.layer.parameters
         resting = halvings(kda_gate(torch.zeros_like(layer.dt_bias), layer.a_log, layer.dt_bias))
         left = torch.stack([norm(part)[0] for part in self._left], dim=1)
         wrote = torch.stack(self._series.written, dim=1)

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from evalgate.engine.batch import DecodeBatch, PastTile, PrefillBatch
+from evalgate.engine.batch import DecodeBatch, PrefillBatch
+from evalgate.engine.decode_graphs import DecodeGraphs
 from evalgate.engine.memory import SessionMemory
 from evalgate.engine.model import HybridModel
-from evalgate.engine.page_pool import Rows
+from evalgate.engine.page_pool import Rows, indices
 from evalgate.engine.session import Session
 from evalgate.kernels.kda_prefill import CHUNK
-
-TILE = 1024
-"""Cached tokens that attention expands at a time."""
 
 
 class Runner:
@@ -25,6 +23,9 @@ class Runner:
         self.model = model
         self.memory = memory
         self.chunk = chunk
+        self._acts_on_grid = model.device.kda.acts_on_grid
+        record = model.device.record if model.recordable else None
+        self._decode = self._step if record is None else DecodeGraphs(self._step, record)
 
     def prefill(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> None:
         """Take stretches of tokens in, one for each session; all must stand at the same position."""
@@ -57,7 +58,11 @@ class Runner:
     def pass_end(self, position: int) -> int:
         """Where a pass that starts at ``position`` ends at the latest."""
         step = self.chunk if position % CHUNK == 0 else CHUNK
-        return (position // step + 1) * step
+        end = (position // step + 1) * step
+        every = self.memory.codec.every
+        if self._acts_on_grid or every is None or self.memory.codec.lossless:
+            return end
+        return min(end, (position // every + 1) * every)
 
     def prefill_pass(
         self, sessions: Sequence[Session], rows: Sequence[Sequence[int]], *, whole: bool = False
@@ -74,74 +79,62 @@ class Runner:
         hidden = self.model.prefill(self._layout(sessions, rows), states, pages, codec, whole=whole)
         outputs = [out[: len(tokens)] for out, tokens in zip(hidden, rows, strict=True)]
         for session, tokens, output in zip(sessions, rows, outputs, strict=True):
-            off_grid = session.tokens % CHUNK
+            between = session.tokens % CHUNK or not self._acts_on_grid
             self.memory.advance(session, len(tokens))
             # A copy: a view would keep the whole pass in memory.
             session.last = output[-1].clone()
-            if off_grid and codec.every is not None and session.tokens % codec.every == 0:
-                # The kernel sees whole chunks only; this stretch has just completed one that began before it.
+            if between and codec.every is not None and session.tokens % codec.every == 0:
+                # The kernel has not acted: it sees whole chunks only, and this stretch has just completed one that
+                # began before it; or it acts on none.
                 self.memory.round(session)
         return outputs
 
     def _layout(self, sessions: Sequence[Session], rows: Sequence[Sequence[int]]) -> PrefillBatch:
-        lengths = [len(tokens) for tokens in rows]
-        longest = max(lengths)
-        tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.int64)
-        padded = min(lengths) < longest
-        counts = torch.tensor(lengths, dtype=torch.int64) if padded else None
-        first = sessions[0]
-        past = self._past(sessions, longest)
-        queries = range(first.tokens, first.tokens + longest)
-        targets = [self.memory.reserve(session, length) for session, length in zip(sessions, lengths, strict=True)]
-        return PrefillBatch(
-            tokens=tokens,
-            start=first.tokens,
-            lengths=counts,
-            real=None if counts is None else torch.arange(longest) < counts[:, None],
-            slots=torch.tensor([session.slot for session in sessions], dtype=torch.int64),
-            targets=joined(targets),
-            past=past,
-            own_visible=first.visibility.mask(queries, queries),
-        )
-
-    def _past(self, sessions: Sequence[Session], length: int) -> list[PastTile]:
         first = sessions[0]
         for session in sessions:
             assert (session.cached, session.visibility) == (first.cached, first.visibility), "unlike rows share a pass"
-        pages, tiles = self.memory.pages, []
-        queries = range(first.tokens, first.tokens + length)
-        for start in range(first.floor, first.cached, TILE):
-            keys = range(start, min(start + TILE, first.cached))
-            touched = slice(keys.start // pages.page, (keys.stop - 1) // pages.page + 1)
-            alike = all(session.pages[touched] == first.pages[touched] for session in sessions)
-            rows = [pages.locate(session.pages, start, len(keys)) for session in ([first] if alike else sessions)]
-            # Rows are token positions as long as nothing was cut out; afterwards nothing is hidden.
-            tiles.append(PastTile(rows, first.visibility.mask(queries, keys) if first.cached == first.tokens else None))
-        return tiles
+        lengths = [len(tokens) for tokens in rows]
+        longest = max(lengths)
+        return PrefillBatch(
+            sessions=sessions,
+            pool=self.memory.pages,
+            tokens=self._ids([[*row, *[0] * (longest - len(row))] for row in rows]),
+            counts=lengths,
+            slots=self._ids([session.slot for session in sessions]),
+            targets=self._placed([self.memory.reserve(s, count) for s, count in zip(sessions, lengths, strict=True)]),
+        )
 
     def decode(self, sessions: Sequence[Session], tokens: Sequence[int], shared: int) -> None:
         """Take in one token for each session; the first ``shared`` cached rows are the same for all of them."""
         pages = self.memory.pages
         for session in sessions:
             self.memory.check(session)
-        targets = joined([self.memory.reserve(session, 1) for session in sessions])
-        # The window slides before the new token looks.
-        floors = [max(session.floor, session.visibility.floor(session.tokens)) for session in sessions]
-        starts = [max(floor, shared) for floor in floors]
+        targets = self._placed([self.memory.reserve(session, 1) for session in sessions])
         batch = DecodeBatch(
-            tokens=torch.tensor(tokens, dtype=torch.int64),
-            slots=torch.tensor([session.slot for session in sessions], dtype=torch.int64),
+            sessions=sessions,
+            pool=pages,
+            tokens=self._ids(tokens),
+            slots=self._ids([session.slot for session in sessions]),
             targets=targets,
-            shared=pages.locate(sessions[0].pages, floors[0], shared - floors[0]) if shared > floors[0] else None,
-            rows=[
-                pages.locate(session.pages, start, session.cached + 1 - start)
-                for session, start in zip(sessions, starts, strict=True)
-            ],
+            # The window slides before the new token looks.
+            floors=[max(session.floor, session.visibility.floor(session.tokens)) for session in sessions],
+            common=shared,
         )
-        hidden = self.model.decode(batch, self.memory.states, pages, self.memory.codec)
+        hidden = self._decode(batch)
         for session, last in zip(sessions, hidden, strict=True):
             self.memory.advance(session, 1)
             session.last = last
+
+    def _ids(self, numbers: Sequence[object]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self.model.device.place)
+
+    def _placed(self, rows: Sequence[Rows]) -> Rows:
+        """As one selection, on the device where layer after layer writes there."""
+        selection = joined(rows)
+        return selection if isinstance(selection, slice) else selection.to(self.model.device.place)
+
+    def _step(self, batch: DecodeBatch) -> Tensor:
+        return self.model.decode(batch, self.memory.states, self.memory.pages, self.memory.codec)
 
     def logits(self, sessions: Sequence[Session]) -> Tensor:
         """``[B, vocab]`` after the last token of each session, in at least float32."""
@@ -165,4 +158,4 @@ def joined(rows: Sequence[Rows]) -> Rows:
     """One after another as a single selection."""
     if len(rows) == 1:
         return rows[0]
-    return torch.cat([torch.arange(r.start, r.stop) if isinstance(r, slice) else r for r in rows])
+    return torch.cat([indices(r) for r in rows])

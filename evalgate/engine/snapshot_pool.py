@@ -19,8 +19,8 @@ class SnapshotPool:
         self._live, self._form, self._poison = live, form, poison
         recurrent, *others = live.parts(0)
         specs = form.specs(tuple(recurrent.shape), recurrent.dtype)
-        self._states = [torch.zeros(slots + 1, *spec.shape, dtype=spec.dtype) for spec in specs]
-        self._others = [torch.zeros(slots + 1, *part.shape, dtype=part.dtype) for part in others]
+        self._states = [recurrent.new_zeros(slots + 1, *spec.shape, dtype=spec.dtype) for spec in specs]
+        self._others = [part.new_zeros(slots + 1, *part.shape) for part in others]
         self._tags = [Tag(FREE, 0)] * (slots + 1)
         self._free = list(range(slots, 0, -1))
 

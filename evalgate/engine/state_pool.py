@@ -42,14 +42,17 @@ class StatePool:
         state_dtype: torch.dtype,
         conv_dtype: torch.dtype,
         error_specs: Sequence[TensorSpec] = (),
+        device: torch.device | None = None,
         poison: bool,
     ) -> None:
         shape = state_shape(config)
-        self.recurrent = torch.zeros(shape[0], slots + 1, *shape[1:], dtype=state_dtype)
+        self.recurrent = torch.zeros(shape[0], slots + 1, *shape[1:], dtype=state_dtype, device=device)
         channels = 3 * config.linear_heads * config.linear_width
-        self.conv = torch.zeros(config.kda_layers, slots + 1, config.conv_taps - 1, channels, dtype=conv_dtype)
+        tail = (config.conv_taps - 1, channels)
+        self.conv = torch.zeros(config.kda_layers, slots + 1, *tail, dtype=conv_dtype, device=device)
         self.errors = tuple(
-            torch.zeros(spec.shape[0], slots + 1, *spec.shape[1:], dtype=spec.dtype) for spec in error_specs
+            torch.zeros(spec.shape[0], slots + 1, *spec.shape[1:], dtype=spec.dtype, device=device)
+            for spec in error_specs
         )
         self._tags = [Tag(FREE, 0)] * (slots + 1)
         self._free = list(range(slots, 0, -1))

@@ -11,6 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+NEVER = 2**62
+"""A window that hides nothing, or a position that no query reaches."""
+
 
 class ContextSpan(NamedTuple):
     """The tokens [start, end) that a question is about."""
@@ -34,6 +37,18 @@ class Visibility(NamedTuple):
             return 0
         edge = position + 1 if self.context_end is None else min(position + 1, self.context_end)
         return max(0, edge - self.window)
+
+    def rules(self) -> tuple[int, int, int, int] | None:
+        """Window, end of the context, start and stop of the hole, as plain numbers; None where nothing is hidden.
+
+        Key s is hidden from query t where ``s < min(t + 1, end) - window``, or where t is at or after ``end`` and s in
+        the hole.
+        """
+        if self.window is None and self.hole is None:
+            return None
+        end = NEVER if self.context_end is None else self.context_end
+        hole = range(0) if self.hole is None else self.hole
+        return NEVER if self.window is None else self.window, end, hole.start, hole.stop
 
     def mask(self, queries: range, keys: range) -> Tensor | None:
         """Mask ``[T, S]`` (bool), causality included; None where nothing but causality hides a key."""

@@ -34,8 +34,13 @@ class Weights(Mapping[str, Tensor]):
     were read.
     """
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Mapping[str, Place], device: torch.device | None = None) -> None:
         self._places = places
+        self._device = device
+
+    def on(self, device: torch.device) -> Weights:
+        """The same, read into the memory of ``device``."""
+        return Weights(self._places, device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -61,7 +66,7 @@ class Weights(Mapping[str, Tensor]):
         places = [self._places[name] for name in names]
         inner = {place.shape[1:] for place in places}
         assert len(inner) == 1, f"{names} have rows of unequal shapes {sorted(inner)}"
-        target = torch.empty(sum(place.shape[0] for place in places), *inner.pop(), dtype=dtype)
+        target = torch.empty(sum(place.shape[0] for place in places), *inner.pop(), dtype=dtype, device=self._device)
         _fill(target.view(-1), [part for place in places for part in place.parts])
         return target
 

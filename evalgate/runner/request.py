@@ -21,6 +21,7 @@ class RunRequest:
     profile: str = "full"
     backend: str = "native"
     dtype: str = "fp32"
+    device: str = "cpu"
     seeds: int = 100
     seed_set: str = "main"
 
@@ -64,6 +65,7 @@ def prepare(request: RunRequest) -> Bench:
         profile.sections,
         profile.name,
         dtype=request.dtype,
+        device=request.device,
         max_tokens=suite.lengths[-1],
     )
     longest = suite.lengths[-1]

@@ -1,0 +1,105 @@
+"""The engine's path of a GPU, its kernels interpreted on a processor: the answers of the processor's own path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from fixtures_requests import words
+
+from evalgate.engine.compression import Compression
+from evalgate.engine.llm import LLM, DtypeName
+from evalgate.engine.loader import Checkpoint, load_checkpoint
+from evalgate.engine.request import Request, Result
+from evalgate.engine.visibility import ContextSpan
+from evalgate.errors import UnknownNameError, UnsupportedError
+from evalgate.records import Outcome
+from evalgate.runner import RunRequest, prepare, run_suite
+from evalgate.tasks.suite import load_suite
+
+NEAR = 1e-5
+"""Log probabilities in float32 by other orders of the same sums; 2e-6 was seen."""
+ROUNDED = 3e-2
+"""The same where activations are bfloat16 and steps round at other places."""
+
+
+@pytest.fixture(scope="module")
+def hybrid(tiny_models: dict[str, Path]) -> Checkpoint:
+    """A random hybrid."""
+    return load_checkpoint(tiny_models["hybrid"])
+
+
+def everything(checkpoint: Checkpoint, device: str, dtype: DtypeName, compression: Compression) -> list[Result]:
+    """Unequal prompts together, one again from its stored prefix, and forks of one parent."""
+    llm = LLM(checkpoint, device=device, dtype=dtype, compression=compression, max_tokens=256, max_sessions=4)
+    prompts = [words(n, seed=n) for n in (66, 70)]
+    requests = [Request(tokens=p, max_tokens=2, context=ContextSpan(2, len(p) - 3)) for p in prompts]
+    results = llm.run(requests) + llm.run(requests[1:])
+    parent = llm.prefill(prompts[1][:64])
+    forks = llm.fork(parent, [words(5), [7]], ContextSpan(2, 64))
+    results += llm.generate(forks, 2)
+    llm.check_integrity()
+    assert llm.device.name == device
+    assert results[2].cached_tokens == 64
+    return results
+
+
+def assert_alike(found: list[Result], expected: list[Result], tolerance: float) -> None:
+    """The same tokens, and log probabilities within the tolerance."""
+    assert [result.tokens for result in found] == [result.tokens for result in expected]
+    one, other = (torch.tensor([result.logprobs for result in results]) for results in (found, expected))
+    torch.testing.assert_close(one, other, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [
+        Compression(),
+        Compression(state_dtype="int8", codec_every=64, kv_dtype="int8", kv_keep=0.5),
+        Compression(kv_window=50),
+    ],
+    ids=str,
+)
+def test_kernels_answer_as_the_processor_does(hybrid: Checkpoint, compression: Compression) -> None:
+    """Prefill, stored prefixes, forks and decode steps in recorded shapes, under profiles of every kind."""
+    expected = everything(hybrid, "cpu", "fp32", compression)
+    assert_alike(everything(hybrid, "cpu-interpret", "fp32", compression), expected, NEAR)
+
+
+def test_experts_and_bfloat16(tiny_models: dict[str, Path]) -> None:
+    """Grouped products, low-rank queries and half the precision: the same up to rounding."""
+    checkpoint = load_checkpoint(tiny_models["experts"])
+    found, expected = (everything(checkpoint, d, "bf16", Compression()) for d in ("cpu-interpret", "cpu"))
+    for one, other in zip(found, expected, strict=True):
+        assert abs(one.logprobs[0] - other.logprobs[0]) < ROUNDED
+
+
+def test_an_embedded_model_finds_its_needle(tmp_path: Path) -> None:
+    """A run of a suite on the device, through the whole program, answer for answer."""
+    body = load_suite("smoke").model_dump(by_alias=True, mode="json", exclude_unset=True)
+    fields = {"name": "short", "lengths": [474], "tasks": ["single"], "bands": {"all": [0, 1]}}
+    path = tmp_path / "short.yaml"
+    path.write_text(yaml.safe_dump(body | fields), encoding="utf-8")
+    answers = {}
+    for device in ("cpu", "cpu-interpret"):
+        request = RunRequest(suite=str(path), model="builtin:hybrid", device=device, seeds=1, seed_set="gpu")
+        run = run_suite(prepare(request), tmp_path / device)
+        assert run.manifest().engine.device == device
+        answers[device] = [(trial.trial_id, trial.answer) for trial in run.trials()]
+        assert all(trial.outcome is Outcome.CORRECT for trial in run.trials())
+    assert answers["cpu"] == answers["cpu-interpret"]
+
+
+def test_what_a_device_cannot_do_is_refused(hybrid: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named, with the remedy, before anything is loaded; nothing falls back."""
+    with pytest.raises(UnknownNameError, match="no device is called 'gpu'"):
+        LLM(hybrid, device="gpu")
+    with pytest.raises(UnsupportedError, match="dtype fp64 has no kernels"):
+        LLM(hybrid, device="cpu-interpret", dtype="fp64")
+    with pytest.raises(UnsupportedError, match=r"cache.page 96; expected a power of two from 16"):
+        LLM(hybrid, device="cpu-interpret", page=96)
+    monkeypatch.setattr("evalgate.engine.device.HEAD_WIDTHS", (32, 64, 128))
+    with pytest.raises(UnsupportedError, match="heads of width 16 were found, the kernels have 32, 64, 128"):
+        LLM(hybrid, device="cpu-interpret")
