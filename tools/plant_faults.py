@@ -29,7 +29,7 @@ ROUNDING, KDA = "tests/test_engine_compression.py", "tests/test_kernels_kda.py"
 MLA, LAYERS, CODECS = "tests/test_kernels_mla.py", "tests/test_kernels_layers.py", "tests/test_kernels_codecs.py"
 
 
-LIMIT_S = 900
+LIMIT_S = 400
 """Several times what the slowest of the test files takes; a fault may also make the engine wait for ever."""
 
 
