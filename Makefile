@@ -20,7 +20,7 @@ demo: $(STAMP)
 	$(BIN)/evalgate demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses auto --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff check .
