@@ -51,7 +51,7 @@ HOMES: dict[str, set[str]] = {
     "junitparser": {"gates"},
     "lm_eval": {"backends", "tasks"},
     "markupsafe": {"reports"},
-    "numpy": {"kernels", "engine", "backends", "tasks", "runner"},
+    "numpy": {"kernels", "engine", "backends", "stats", "tasks", "runner"},
     "pandas": {"runner"},
     "pyarrow": {"tables"},
     "pydantic": {"records", "state_record", "versioned", "manifest_file", "gates", "tasks", "engine", "backends"},
