@@ -22,7 +22,7 @@ def gate_run(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) 
     nothing; a policy of the same name and version that says something else is refused.
 
     Raises InvalidRunError (empty, partial, missing or unparsable files), TamperedError (files that were changed),
-    MismatchError and UnsupportedError as ``judge`` does, StorageError (the verdict cannot be written).
+    MismatchError as ``judge`` does, StorageError (the verdict cannot be written).
     """
     manifest = run.verify()
     other = None if baseline is None else baseline.verify()

@@ -132,7 +132,7 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
     from dataclasses import asdict, replace
 
     from evalgate.gates.policy import load_policy
-    from evalgate.gates.power import power
+    from evalgate.gates.power import expected_haystacks, power
     from evalgate.runner import make_plan, prepare, probe
 
     rules = None if policy is None else load_policy(policy)
@@ -140,8 +140,9 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
     plan = make_plan(bench)
     plan = replace(plan, speed=probe(bench, plan))
     chances = [] if rules is None else power(rules)
+    drawn = {} if rules is None else expected_haystacks(rules)
     if json:
-        derived = {"tokens": plan.tokens, "seconds": plan.seconds, "saving": plan.saving}
+        derived = {"tokens": plan.tokens, "seconds": plan.seconds, "saving": plan.saving, "expected_haystacks": drawn}
         console.emit(asdict(plan) | derived | {"power": [chance._asdict() for chance in chances]})
         return
     console.say(*_plan_lines(plan))
@@ -149,10 +150,15 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
         passes = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.passes.items())
         blocks = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.blocks.items())
         console.say(
-            f"{chance.cells} {chance.tier} cells, bar {chance.bar}, n {chance.n}: "
-            f"PASS at k >= {chance.pass_min}, BLOCK at k <= {chance.block_max}",
+            f"{chance.cells} {chance.tier} cells, bar {chance.bar}, n {'/'.join(map(str, chance.looks))}: "
+            f"PASS at k >= {chance.pass_words}, BLOCK at k <= {chance.block_words}",
             f"  P(PASS) of one cell at true recall {passes}",
             f"  P(BLOCK) of one cell at true recall {blocks}",
+        )
+    if rules is not None and len(rules.looks) > 1:
+        told = ", ".join(f"{recall:.2f}: {count:,.0f}" for recall, count in drawn.items())
+        console.say(
+            f"`evalgate check` draws on average, of {rules.looks[-1]} haystacks per stream, at true recall {told}"
         )
 
 
