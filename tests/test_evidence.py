@@ -112,7 +112,11 @@ def test_no_answer_is_signed(judged_runs: Judged, evidence: dict[str, Evidence])
     run, verdict = judged_runs["paired"]
     trials = run.trials()
     removed = [dataclasses.replace(trial, answer="") for trial in trials]
-    other = [dataclasses.replace(trials[0], outcome=Outcome.ERROR), *trials[1:-1], dataclasses.replace(trials[-1], seed=7)]
+    other = [
+        dataclasses.replace(trials[0], outcome=Outcome.ERROR),
+        *trials[1:-1],
+        dataclasses.replace(trials[-1], seed=7),
+    ]
 
     assert any(flip.candidate_answer == "wrong" for flip in verdict.flips)
     assert b'"wrong"' in run._verdict("demo@1.0.0-good")
