@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from evalgate.gates.profile import Profile
+from evalgate.gates.schedule import told_schedule
 from evalgate.gates.verdict import RunRef
 from evalgate.records import Cell, Manifest, Outcome, Trial
 
@@ -73,11 +74,7 @@ class RunRecord:
     @property
     def drawn_for(self) -> str:
         """What decided how long each cell was asked."""
-        schedule = self.manifest.schedule
-        if schedule is None:
-            return "its number of seeds"
-        baseline = "no baseline" if schedule.baseline is None else f"baseline {schedule.baseline}"
-        return f"policy {schedule.policy.name}@{schedule.policy.version} with {baseline}"
+        return told_schedule(self.manifest.schedule)
 
     def trial(self, cell: Cell, seed: int) -> Trial | None:
         """The trial of ``cell`` on haystack ``seed``, or None where the run holds none."""

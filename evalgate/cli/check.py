@@ -29,10 +29,10 @@ def check(
     github: Github = False,
     json: console.Json = False,
 ) -> None:
-    """Run SUITE as the policy plans, judge it, write the report. The exit code is the verdict."""
+    """Run SUITE look by look as the policy plans, judge it, write the report. The exit code is the verdict."""
     from evalgate.gates.plan import seeds_needed
     from evalgate.gates.policy import load_policy
-    from evalgate.runner import RunRequest
+    from evalgate.runner import Looks, RunRequest
     from evalgate.store import RunFolder
     from evalgate.tasks.suite import load_suite
 
@@ -40,8 +40,9 @@ def check(
     asked = load_suite(suite).ref
     if rules.suite != asked:
         raise MismatchError(f"policy {rules.ref} judges suite {rules.suite}, asked to run {asked}; choose one for it")
-    if baseline is not None:
-        RunFolder.open(baseline).verify()
+    other = None if baseline is None else RunFolder.open(baseline)
+    if other is not None:
+        other.verify()
     request = RunRequest(
         suite=suite,
         model=model,
@@ -51,9 +52,9 @@ def check(
         seeds=seeds_needed(rules),
         seed_set=seed_set,
     )
-    execute(request, out)
+    execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
     code = judge_and_tell(out, policy, baseline=baseline, junit=junit, markdown=markdown, github=github, json=json)
-    write_report(out, out / "report.html", baseline, policy)
+    write_report(out, out / "report.html", baseline, rules.ref)
     if not json:
         console.say(f"report: {out / 'report.html'}")
     raise typer.Exit(code)

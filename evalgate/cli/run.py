@@ -13,7 +13,7 @@ from evalgate.cli import console
 from evalgate.errors import RefusedError
 
 if TYPE_CHECKING:
-    from evalgate.runner import Bench, Plan, Progress, RunRequest
+    from evalgate.runner import Bench, Looks, Plan, Progress, RunRequest
 
 Suite = Annotated[str, typer.Argument(help="Suite: NAME (newest), NAME@1.0.0, or a YAML file.", show_default=False)]
 Model = Annotated[str, typer.Option(help="builtin:hybrid, builtin:mostly-attention, a checkpoint folder, or a hub id.")]
@@ -70,13 +70,16 @@ def _seeds_of(policy: str) -> int:
     return seeds_needed(load_policy(policy))
 
 
-def execute(request: RunRequest, out: Path, title: str = "") -> dict[str, object]:
-    """Prepare and run ``request`` with progress on standard error; returns what the JSON output says."""
+def execute(request: RunRequest, out: Path, title: str = "", looks: Looks | None = None) -> dict[str, object]:
+    """Prepare and run ``request`` with progress on standard error; returns what the JSON output says.
+
+    With ``looks`` only what is still undecided at a look is asked on.
+    """
     from evalgate.records import Outcome
     from evalgate.runner import prepare, run_suite
 
     with progress(title + f"{request.suite} · {request.model} · {request.profile}") as report:
-        folder = run_suite(prepare(request), out, report)
+        folder = run_suite(prepare(request), out, report, looks)
     trials = folder.trials()
     manifest = folder.manifest()
     return {
