@@ -23,6 +23,7 @@ from evalgate.cli.report import report
 from evalgate.cli.run import run
 from evalgate.cli.start import INTERRUPTED
 from evalgate.cli.state import state
+from evalgate.cli.sweep import sweep
 from evalgate.errors import EvalgateError, ExitCode, RefusedError
 
 __all__ = ["app", "run_command"]
@@ -65,6 +66,7 @@ app.command()(run)
 app.command()(gate)
 app.command()(report)
 app.command()(check)
+app.command()(sweep)
 app.command()(state)
 app.add_typer(documents.suite, name="suite")
 app.add_typer(documents.policy, name="policy")
