@@ -146,6 +146,21 @@ class Schedule(_Strict):
     """For each of the manifest's ``cells``: its seeds 0 .. asked-1 are planned, and no others."""
 
 
+AnswerRule = Literal["redact", "drop", "keep"]
+
+
+class TextRule(_Strict):
+    """What becomes of the texts that a model wrote; prompts are never kept."""
+
+    answers: AnswerRule
+    """``redact``: kept without secrets and personal data; ``drop``: never written; ``keep``: as they are."""
+    days: int | None = Field(default=None, ge=0)
+    """Days after which `evalgate runs prune` removes them; None: they stay."""
+
+    def __str__(self) -> str:
+        return self.answers if self.days is None else f"{self.answers}, {self.days} days"
+
+
 class Manifest(_Strict):
     """``manifest.json``: full identity of suite x model x profile x backend, and what the run holds."""
 
@@ -172,6 +187,10 @@ class Manifest(_Strict):
     schedule: Schedule | None = None
     """None: every cell is asked every seed."""
     data_class: str
+    text: TextRule | None = None
+    """What became of answers; None in a manifest that does not say: they were kept."""
+    text_removed: str | None = None
+    """When the answers were removed after their time."""
     versions: dict[str, str]
     hardware: dict[str, str]
     started: str

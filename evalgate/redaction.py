@@ -82,7 +82,8 @@ class Redactor:
     def __call__(self, text: str, keep: Collection[str] = ()) -> str:
         """Return ``text`` without what was found in it; what consists of values in ``keep`` stays."""
         numbers: dict[tuple[str, str], int] = {}
-        made_up = re.compile("|".join(map(re.escape, sorted(keep, key=len, reverse=True)))) if keep else None
+        values = "|".join(map(re.escape, sorted(keep, key=len, reverse=True)))
+        made_up = re.compile(rf"(?<!\w)(?:{values})(?!\w)") if keep else None
         for rule in self._rules:
             text = "".join(_replaced(text, rule, made_up, numbers))
         return text
@@ -93,10 +94,12 @@ def _replaced(
 ) -> Iterator[str]:
     """The pieces of ``text`` with what ``rule`` finds replaced."""
     done = 0
+    made = set() if made_up is None else {at for match in made_up.finditer(text) for at in range(*match.span())}
     for match in rule.pattern.finditer(text):
         group = "secret" if "secret" in rule.pattern.groupindex else 0
         found, (start, end) = match[group], match.span(group)
-        if not rule.holds(found) or (made_up is not None and not re.search(r"\w", made_up.sub("", found))):
+        letters = {at for at in range(start, end) if text[at].isalnum()}
+        if not rule.holds(found) or (letters and letters <= made):
             continue
         kinds = sum(kind == rule.kind for kind, _ in numbers)
         number = numbers.setdefault((rule.kind, found), kinds + 1)

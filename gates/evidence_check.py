@@ -17,14 +17,12 @@ from evalgate.gates.evidence_envelope import Signing
 from evalgate.gates.evidence_statement import Statement
 from evalgate.gates.verdict import Status
 
-__all__ = ["Demands", "Finding", "Wanted", "check_evidence", "exit_code", "parse_age", "parse_digest", "parse_subject"]
+__all__ = ["Demands", "Finding", "Wanted", "check_evidence", "exit_code", "parse_digest", "parse_subject"]
 
 CLOCKS = timedelta(minutes=5)
 """How far the clocks of two machines may differ."""
 
 WORST_FIRST = (ExitCode.TAMPERED, ExitCode.ERROR, ExitCode.REFUSED, ExitCode.BLOCK, ExitCode.INCONCLUSIVE)
-
-_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 
 class Wanted(NamedTuple):
@@ -85,14 +83,6 @@ def exit_code(findings: Sequence[Finding]) -> ExitCode:
     """The code of the worst finding: what cannot be believed or is of something else comes before what it says."""
     codes = {finding.code for finding in findings if finding.status == "failed"}
     return next((code for code in WORST_FIRST if code in codes), ExitCode.PASS)
-
-
-def parse_age(text: str) -> timedelta:
-    """``90m``, ``12h``, ``30d`` or ``4w``. Raises RefusedError."""
-    match = re.fullmatch(r"(\d{1,5})([mhdw])", text)
-    if match is None:
-        raise RefusedError(f"--max-age {text!r}: expected a number with m, h, d or w, such as 30d")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def parse_digest(option: str, text: str) -> str:

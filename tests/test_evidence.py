@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from fixtures_evidence import FINISHED, NOW, SIGNED, Pair, forged, payload, sealed
 
+from evalgate.cli.age import parse_age
 from evalgate.errors import ExitCode, InvalidEvidenceError, InvalidRunError, RefusedError, TamperedError
 from evalgate.gates.evidence import Evidence, sign
-from evalgate.gates.evidence_check import Demands, Finding, check_evidence, exit_code, parse_age, parse_subject
+from evalgate.gates.evidence_check import Demands, Finding, check_evidence, exit_code, parse_subject
 from evalgate.gates.evidence_statement import STATEMENT, summary, trials_digest
 from evalgate.gates.policy import load_policy
 from evalgate.gates.verdict import Verdict
@@ -380,9 +381,9 @@ def test_changed_runs_are_not_signed(judged_runs: Judged, own_runs: dict[str, Pa
 @pytest.mark.parametrize("text", ["30", "d", "-1d", "1.5d", "1y", "", "999999d"])
 def test_ages_are_whole(text: str) -> None:
     """Anything but a number with a unit is refused."""
-    with pytest.raises(RefusedError, match="such as 30d"):
-        parse_age(text)
-    assert (parse_age("90m"), parse_age("2w")) == (timedelta(minutes=90), timedelta(days=14))
+    with pytest.raises(RefusedError, match=r"--old .*such as 30d"):
+        parse_age("--old", text)
+    assert (parse_age("--old", "90m"), parse_age("--old", "2w")) == (timedelta(minutes=90), timedelta(days=14))
 
 
 @pytest.mark.parametrize("text", ["abc", "weights=abc", "1" * 63, "", f"{'1' * 64}="])

@@ -74,6 +74,9 @@ def test_made_up_values_stay() -> None:
     assert redact("4111 1111 1111 1111", {"4111", "1111"}) == "4111 1111 1111 1111"
     assert redact("4111 1111 1111 1111", {"4111"}) == "[card 1]"
     assert redact("mail a@b.example", {"a@b.example"}) == "mail a@b.example"
+    assert Redactor([r"\d{4}"])("565382 and 123456", {"565382"}) == "565382 and [redacted 1]56"
+    assert redact(card, {"41", "11"}) == "[card 1]"
+    assert Redactor([r"!{3}"])("565382!!!", {"565382"}) == "565382[redacted 1]"
 
 
 def test_own_patterns_go_first() -> None:

@@ -10,7 +10,21 @@ import typer
 from evalgate.cli import console
 from evalgate.cli.gate import Github, Junit, Markdown, Policy, judge_and_tell
 from evalgate.cli.report import write_report
-from evalgate.cli.run import BackendName, Dtype, Model, ProfileName, SeedSet, Suite, execute
+from evalgate.cli.run import (
+    Answers,
+    BackendLimit,
+    BackendName,
+    Dtype,
+    KeepDays,
+    Model,
+    ProfileName,
+    Redact,
+    SeedSet,
+    StoreLimit,
+    Suite,
+    execute,
+)
+from evalgate.data_class import DataClass
 from evalgate.errors import MismatchError
 
 
@@ -24,6 +38,11 @@ def check(
     baseline: console.Baseline = None,
     seed_set: SeedSet = "main",
     dtype: Dtype = "fp32",
+    backend_limit: BackendLimit = None,
+    store_limit: StoreLimit = DataClass.INTERNAL,
+    answers: Answers = None,
+    keep_days: KeepDays = None,
+    redact: Redact = None,
     junit: Junit = None,
     markdown: Markdown = None,
     github: Github = False,
@@ -51,6 +70,11 @@ def check(
         dtype=dtype,
         seeds=seeds_needed(rules),
         seed_set=seed_set,
+        backend_limit=backend_limit,
+        store_limit=store_limit,
+        answers=rules.privacy.strictest(answers),
+        days=rules.privacy.shortest(keep_days),
+        redact=(*rules.privacy.redact, *(redact or ())),
     )
     execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
     code = judge_and_tell(out, policy, baseline=baseline, junit=junit, markdown=markdown, github=github, json=json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evalgate.cli import console
+from evalgate.cli.age import parse_age
 from evalgate.errors import MismatchError, RefusedError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def verify(
 ) -> None:
     """Check FILE: signature, signer, predicate, subject, policy, age and result. Exits 0 only for a PASS that fits."""
     from evalgate.gates.evidence import Evidence
-    from evalgate.gates.evidence_check import Demands, check_evidence, exit_code, parse_age
+    from evalgate.gates.evidence_check import Demands, check_evidence, exit_code
     from evalgate.gates.evidence_key import read_pin
 
     if head is not None and ledger is None:
@@ -102,7 +103,7 @@ def verify(
         now=datetime.now(UTC),
         subjects=[_subject(text) for text in subject or []],
         policy_digest=_policy_digest(policy, policy_digest),
-        max_age=None if max_age is None else parse_age(max_age),
+        max_age=None if max_age is None else parse_age("--max-age", max_age),
         ledger=ledger,
         head=head,
     )

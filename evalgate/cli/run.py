@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from evalgate.cli import console
+from evalgate.data_class import DataClass
 from evalgate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ ProfileName = Annotated[str, typer.Option(help="Compression profile: NAME, NAME@
 BackendName = Annotated[str, typer.Option(help="What answers: native or hf.")]
 Dtype = Annotated[str, typer.Option(help="Compute dtype: fp32, bf16 or fp64.")]
 SeedSet = Annotated[str, typer.Option(help="Name of the seed set that haystacks are drawn from.")]
+BackendLimit = Annotated[
+    DataClass | None, typer.Option(help="Most confidential text that the backend may see.", show_default=False)
+]
+StoreLimit = Annotated[DataClass, typer.Option(help="Most confidential text whose answers may lie in the run folder.")]
+Answers = Annotated[
+    Literal["redact", "drop", "keep"] | None,
+    typer.Option(help="Answers are written without secrets and personal data, not at all, or as they are."),
+]
+KeepDays = Annotated[int | None, typer.Option(help="Days after which `runs prune` removes the answers.")]
+Redact = Annotated[
+    list[str] | None, typer.Option(help="Regular expression of what answers must not keep; may be repeated.")
+]
 
 
 def run(
@@ -36,6 +49,11 @@ def run(
     dtype: Dtype = "fp32",
     plan: Annotated[bool, typer.Option("--plan", help="Only print tokens, time, memory and P(PASS).")] = False,
     policy: Annotated[str | None, typer.Option(help="With --plan: the policy whose chances are printed.")] = None,
+    backend_limit: BackendLimit = None,
+    store_limit: StoreLimit = DataClass.INTERNAL,
+    answers: Answers = None,
+    keep_days: KeepDays = None,
+    redact: Redact = None,
     json: console.Json = False,
 ) -> None:
     """Run SUITE against a model and keep every trial in a run folder."""
@@ -46,7 +64,18 @@ def run(
     if seeds is None:
         seeds = 100 if policy is None else _seeds_of(policy)
     request = RunRequest(
-        suite=suite, model=model, profile=profile, backend=backend, dtype=dtype, seeds=seeds, seed_set=seed_set
+        suite=suite,
+        model=model,
+        profile=profile,
+        backend=backend,
+        dtype=dtype,
+        seeds=seeds,
+        seed_set=seed_set,
+        backend_limit=backend_limit,
+        store_limit=store_limit,
+        answers=answers,
+        days=keep_days,
+        redact=tuple(redact or ()),
     )
     if plan:
         _show_plan(request, policy, json=json)

@@ -30,6 +30,7 @@ IDENTITY = {
     "seed_set": "seed set",
     "schedule": "plan of looks",
     "seeds": "number of seeds",
+    "text": "rule for answers",
     "cells": "set of cells",
 }
 """Fields of a manifest that make a run what it is -> what they are called; the first that differs is told."""
@@ -62,6 +63,7 @@ def new_manifest(bench: Bench) -> Manifest:
         haystacks=request.seeds * len(bench.builder.streams),
         cells=[(*cell,) for cell in suite.cells()],
         data_class=suite.haystack.data_class,
+        text=bench.text,
         versions=_versions(),
         hardware=_hardware(),
         started=now(),

@@ -159,7 +159,7 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
         facts_in_context=probe.facts,
         prompt_sha256=probe.prompt_sha256,
         expected=expected,
-        answer=answer.text,
+        answer=bench.kept(answer.text, {str(other.needle.fact.value) for other in haystack.probes}),
         outcome=score(answer.text, answer.finish_reason, expected) if whole else Outcome.ERROR,
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,
