@@ -15,6 +15,7 @@ import typer
 
 from evalgate import __version__
 from evalgate.cli import console, documents, evidence, runs
+from evalgate.cli.audit import audit
 from evalgate.cli.check import check
 from evalgate.cli.demo import demo
 from evalgate.cli.doctor import doctor
@@ -67,6 +68,7 @@ app.command()(gate)
 app.command()(report)
 app.command()(check)
 app.command()(sweep)
+app.command()(audit)
 app.command()(state)
 app.add_typer(documents.suite, name="suite")
 app.add_typer(documents.policy, name="policy")

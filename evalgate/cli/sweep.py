@@ -64,6 +64,9 @@ def sweep(
             dtype=dtype,
             seeds=seeds_needed(rules),
             seed_set=seed_set,
+            answers=rules.privacy.strictest(None),
+            days=rules.privacy.shortest(None),
+            redact=tuple(rules.privacy.redact),
         )
         run = out / profile.ref
         verdict = _judge(request, looks, run, policy, baseline)
