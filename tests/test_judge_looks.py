@@ -147,6 +147,20 @@ def test_the_break_bound_is_frozen_at_a_look_of_its_own(policy: Policy, make_jud
     assert {flip.seed for flip in verdict.flips if flip.cell.band == "back"} == set()
 
 
+def test_a_break_bound_that_passed_stays_passed(policy: Policy, make_judged_run: MakeRun) -> None:
+    """No break in 200 passes for good: eight breaks that come while the bar is still open are after the decision."""
+    both = {("single", "back"): {WRONG: range(12)}}
+    baseline = make_judged_run(policy, run_id="base", seeds=400, answers=both)
+    answers = {("single", "back"): {WRONG: [*range(12), *range(300, 308)]}}
+    verdict = compared(make_judged_run(policy, seeds=400, profile="state-int8", answers=answers), baseline, policy)
+
+    cell = cell_of(verdict, "single", "back")
+    assert cell.baseline is not None
+    assert (cell.status, cell.n, cell.k) == (Status.PASS, 400, 380)
+    assert (cell.baseline.n, cell.baseline.breaks, cell.baseline.breaks_max) == (200, 0, 0)
+    assert "broke 0 of 200, at most 0 may break" in cell.reason
+
+
 def test_mcnemar_spends_only_its_look(policy: Policy, make_judged_run: MakeRun) -> None:
     """At 100 seeds a paired test has an eighth of its budget: what all of it would block stays open."""
     whole = mcnemar_min(9, Fraction("0.02") / 6)
