@@ -10,7 +10,8 @@ EvalgateError
 ├── BrokenError             4  the world is broken: disk, checkpoint, run folder
 │   ├── CheckpointError     4  missing, corrupt or truncated weights, or tensors of another shape
 │   ├── StorageError        4  disk full, or an output folder that cannot be written
-│   └── InvalidRunError     4  empty, partial, missing or unparsable run files
+│   ├── InvalidRunError     4  empty, partial, missing or unparsable run files
+│   └── InvalidEvidenceError 4 evidence, a ledger or a key that is missing or unparsable
 └── TamperedError           5  a digest that does not match a file that still parses
 
 A message says what was found, what was expected, and the next step.
@@ -79,6 +80,10 @@ class StorageError(BrokenError):
 
 class InvalidRunError(BrokenError):
     """A run folder that is empty, partial, missing a file, or unparsable."""
+
+
+class InvalidEvidenceError(BrokenError):
+    """Evidence, a ledger or a key that is missing or unparsable."""
 
 
 class TamperedError(EvalgateError):

@@ -137,6 +137,32 @@ class EngineId(_Strict):
     """Measured bytes at the longest length of the suite: ``state``, ``kv``, ``conv``, ``total``."""
 
 
+class Schedule(_Strict):
+    """How far a run that is drawn look by look has asked each cell; what it stopped asking was decided by then."""
+
+    policy: DocumentId
+    """Whose looks they are."""
+    baseline: str | None
+    """``run_id`` of the baseline that the run was compared with at each look."""
+    asked: list[int]
+    """For each of the manifest's ``cells``: its seeds 0 .. asked-1 are planned, and no others."""
+
+
+AnswerRule = Literal["redact", "drop", "keep"]
+
+
+class TextRule(_Strict):
+    """What becomes of the texts that a model wrote; prompts are never kept."""
+
+    answers: AnswerRule
+    """``redact``: kept without secrets and personal data; ``drop``: never written; ``keep``: as they are."""
+    days: int | None = Field(default=None, ge=0)
+    """Days after which `evalgate runs prune` removes them; None: they stay."""
+
+    def __str__(self) -> str:
+        return self.answers if self.days is None else f"{self.answers}, {self.days} days"
+
+
 class Manifest(_Strict):
     """``manifest.json``: full identity of suite x model x profile x backend, and what the run holds."""
 
@@ -155,12 +181,18 @@ class Manifest(_Strict):
     """R: template + longest question + answer budget, in tokens."""
     seed_set: str
     seeds: int
-    """Number of haystack seeds planned: 0 .. seeds-1."""
+    """Number of haystack seeds planned: 0 .. seeds-1; under a schedule so far."""
     haystacks: int | None = None
-    """Haystacks planned: seeds x streams; None in a manifest that does not say."""
+    """Haystacks planned, seeds x streams or those that a schedule asks; None in a manifest that does not say."""
     cells: list[tuple[str, int, str, str]]
     """Every cell that the plan asks, so that a missing one is seen."""
+    schedule: Schedule | None = None
+    """None: every cell is asked every seed."""
     data_class: str
+    text: TextRule | None = None
+    """What became of answers; None in a manifest that does not say: they were kept."""
+    text_removed: str | None = None
+    """When the answers were removed after their time."""
     versions: dict[str, str]
     hardware: dict[str, str]
     started: str

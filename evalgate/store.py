@@ -15,11 +15,12 @@ The store does not know what a suite asks, what a model is, or what a verdict me
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -134,6 +135,27 @@ class RunFolder:
         self.write_manifest(complete)
         parts.drop(self.path / PARTS)
         return complete
+
+    def rewrite_answers(self, rewrite: Callable[[str], str], at: str) -> None:
+        """Replace every answer of a complete run by what ``rewrite`` makes of it; the manifest notes when.
+
+        A process that dies meanwhile leaves the old table or the new one, and a manifest that knows both.
+        Raises as ``verify``.
+        """
+        manifest = self.verify()
+        trials = [dataclasses.replace(trial, answer=rewrite(trial.answer)) for trial in self._merged().trials]
+        content = pack(Trial, trials)
+        kept = {name: digest for name, digest in manifest.files.items() if not name.startswith(BEFORE)}
+        files = kept | {TRIALS: _sha256(content)}
+        old = {BEFORE + TRIALS: _sha256(self._result(TRIALS, manifest.files))}
+        self.write_manifest(manifest.model_copy(update={"files": files | old, "text_removed": at}))
+        disk.replace(self.path / TRIALS, content)
+        self.write_manifest(manifest.model_copy(update={"files": files, "text_removed": at}))
+
+    def answers_rewritten(self) -> bool:
+        """Whether ``rewrite_answers`` was here and came to its end. Raises as ``manifest``."""
+        manifest = self.manifest()
+        return manifest.text_removed is not None and not any(name.startswith(BEFORE) for name in manifest.files)
 
     def trials(self) -> list[Trial]:
         """All kept trials by seed, stream and trial id; of a run that is not complete, those committed so far."""

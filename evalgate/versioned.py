@@ -75,8 +75,13 @@ def canonical_digest(value: object) -> str:
 
     Raises InvalidDocumentError: NaN, infinity, an integer beyond 2**53 - 1, or anything else that JSON cannot say.
     """
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def canonical_json(value: object) -> bytes:
+    """RFC 8785 canonical JSON; raises as ``canonical_digest`` does."""
     try:
-        return hashlib.sha256(rfc8785.dumps(value)).hexdigest()  # type: ignore[arg-type]  # any JSON value; rfc8785 checks it
+        return rfc8785.dumps(value)  # type: ignore[arg-type]  # any JSON value; rfc8785 checks it
     except rfc8785.CanonicalizationError as error:
         raise InvalidDocumentError(f"no canonical form, so no digest: {error}") from error
 

@@ -5,27 +5,33 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from evalgate.gates.plan import CellPlan
-from evalgate.gates.run_record import Tally
+from evalgate.gates.run_record import RunRecord, Tally
 from evalgate.gates.verdict import Status
-from evalgate.stats import block_max, exact, pass_min
 
 
 class Absolute(NamedTuple):
-    """What the bar alone says of one cell."""
+    """What the bar alone says of one cell at a look."""
 
     status: Status
+    tally: Tally
     pass_min: int | None
     """None in a cell that may not pass, and where no count passes."""
     block_max: int | None
 
+    @property
+    def n(self) -> int:
+        """Seeds of the look."""
+        return self.tally.n
 
-def judge_bar(tally: Tally, planned: CellPlan) -> Absolute:
+
+def judge_bar(run: RunRecord, planned: CellPlan, n: int) -> Absolute:
     """Decide on integers: errors and missing trials fail in the PASS test and succeed in the BLOCK test."""
-    bar = exact(planned.rule.min)
-    least = pass_min(planned.n, bar, planned.pass_alpha) if planned.may_pass else None
-    most = block_max(planned.n, bar, planned.block_alpha)
-    if most is not None and tally.k + tally.unknown <= most:
-        return Absolute(Status.BLOCK, least, most)
-    if least is not None and tally.k >= least:
-        return Absolute(Status.PASS, least, most)
-    return Absolute(Status.INCONCLUSIVE, least, most)
+    tally = run.tally(planned.cell, n)
+    bounds = planned.at(n)
+    if bounds.block_max is not None and tally.k + tally.unknown <= bounds.block_max:
+        status = Status.BLOCK
+    elif bounds.pass_min is not None and tally.k >= bounds.pass_min:
+        status = Status.PASS
+    else:
+        status = Status.INCONCLUSIVE
+    return Absolute(status, tally, bounds.pass_min, bounds.block_max)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from evalgate.gates.plan import CellPlan
+from evalgate.gates.course import Course
 from evalgate.gates.policy import Policy
 from evalgate.gates.run_record import RunRecord
+from evalgate.records import Cell
 
 
 class Case(NamedTuple):
@@ -17,6 +18,11 @@ class Case(NamedTuple):
     policy: Policy
     baseline: RunRecord | None
     n: int | None
-    """Seeds of the look; None where the run has too few for any."""
-    plans: Sequence[CellPlan]
-    """Every cell of the policy at the look; empty where there is no look."""
+    """Seeds of the last look that was judged; None where the run has too few for any."""
+    courses: Sequence[Course]
+    """Every cell of the policy as far as it was judged; empty where there is no look."""
+
+    @property
+    def counted(self) -> Mapping[Cell, int]:
+        """Cell of the policy -> seeds that count in it."""
+        return {course.planned.cell: course.n for course in self.courses}

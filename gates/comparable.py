@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from evalgate.gates.effective import profile_faults
 from evalgate.gates.finding import Finding, failed, listed, not_applicable, ok
-from evalgate.gates.plan import CellPlan
 from evalgate.gates.policy import Policy
 from evalgate.gates.run_record import RunRecord
 from evalgate.gates.verdict import Reason
-from evalgate.records import Manifest
+from evalgate.records import Cell, Manifest
 from evalgate.stats import exact
 
 SCORER = "scorer"
 """Key of ``Manifest.versions`` that holds the version of the scoring rule."""
 
 
-def baseline_check(policy: Policy, plans: Sequence[CellPlan], baseline: RunRecord | None) -> Finding:
+def baseline_check(policy: Policy, counted: Mapping[Cell, int], baseline: RunRecord | None) -> Finding:
     """Check that the baseline is there if the policy requires it, and would itself be valid."""
     if baseline is None:
         if policy.baseline.use != "required":
             return not_applicable("baseline", f"none given; the policy says {policy.baseline.use}")
         detail = f"policy {policy.ref} requires a baseline and none was given; pass --baseline RUN"
         return failed("baseline", Reason.BASELINE_REQUIRED, detail)
-    faults = _faults(baseline, policy, plans)
+    faults = _faults(baseline, policy, counted)
     if faults:
         return failed(
             "baseline",
@@ -34,7 +33,7 @@ def baseline_check(policy: Policy, plans: Sequence[CellPlan], baseline: RunRecor
     return ok("baseline", f"{baseline.manifest.run_id}, profile {baseline.manifest.profile.name}")
 
 
-def _faults(baseline: RunRecord, policy: Policy, plans: Sequence[CellPlan]) -> list[str]:
+def _faults(baseline: RunRecord, policy: Policy, counted: Mapping[Cell, int]) -> list[str]:
     faults = []
     if baseline.manifest.status != "complete":
         faults.append(f"its status is {baseline.manifest.status}")
@@ -43,20 +42,20 @@ def _faults(baseline: RunRecord, policy: Policy, plans: Sequence[CellPlan]) -> l
     if baseline.unplanned:
         faults.append(f"it holds trials that its plan does not name ({listed([t.cell for t in baseline.unplanned])})")
     limit = policy.validity.max_error_share
-    for planned in plans:
-        errors = baseline.tally(planned.cell, planned.n).errors
-        if errors > exact(limit) * planned.n:
-            faults.append(f"{planned.cell}: {errors} of {planned.n} trials are errors, limit {limit:.0%}")
+    for cell, n in counted.items():
+        errors = baseline.tally(cell, n).errors
+        if errors > exact(limit) * n:
+            faults.append(f"{cell}: {errors} of {n} trials are errors, limit {limit:.0%}")
     if policy.validity.require_effective_profile:
         faults += profile_faults(baseline.manifest, baseline.profile)
     return faults
 
 
-def comparable_check(run: RunRecord, plans: Sequence[CellPlan], baseline: RunRecord | None) -> Finding:
+def comparable_check(run: RunRecord, counted: Mapping[Cell, int], baseline: RunRecord | None) -> Finding:
     """Check that the baseline answered the same prompts, scored by the same rule."""
     if baseline is None:
         return not_applicable("comparable", "no baseline")
-    faults = _identity_faults(run.manifest, baseline.manifest) or _prompt_faults(run, plans, baseline)
+    faults = _identity_faults(run.manifest, baseline.manifest) or _prompt_faults(run, counted, baseline)
     if faults:
         return failed(
             "comparable",
@@ -79,17 +78,17 @@ def _identity_faults(own: Manifest, other: Manifest) -> list[str]:
     return [f"its {what} is {theirs}, the run's is {ours}" for what, (ours, theirs) in pairs.items() if ours != theirs]
 
 
-def _prompt_faults(run: RunRecord, plans: Sequence[CellPlan], baseline: RunRecord) -> list[str]:
+def _prompt_faults(run: RunRecord, counted: Mapping[Cell, int], baseline: RunRecord) -> list[str]:
     faults = []
-    for planned in plans:
+    for cell, n in counted.items():
         absent = changed = 0
-        for own, other in run.pairs(baseline, planned.cell, planned.n):
+        for own, other in run.pairs(baseline, cell, n):
             if other is None:
                 absent += 1
             elif own is not None and own.prompt_sha256 != other.prompt_sha256:
                 changed += 1
         if absent:
-            faults.append(f"{planned.cell}: it lacks {absent} of {planned.n} trials")
+            faults.append(f"{cell}: it lacks {absent} of {n} trials")
         if changed:
-            faults.append(f"{planned.cell}: {changed} of {planned.n} prompts differ")
+            faults.append(f"{cell}: {changed} of {n} prompts differ")
     return faults

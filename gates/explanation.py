@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from evalgate.gates.absolute import Absolute
 from evalgate.gates.cell_names import name_cells
+from evalgate.gates.course import Course
 from evalgate.gates.finding import Finding
-from evalgate.gates.plan import CellPlan
 from evalgate.gates.run_record import Tally
 from evalgate.gates.verdict import CellVerdict, PairedResult, Status
 from evalgate.stats import exact
@@ -19,13 +18,14 @@ def tell_bar(bar: float) -> str:
     return f"{bar:.2f}" if exact(bar) * 100 == int(exact(bar) * 100) else str(bar)
 
 
-def tell_cell(tally: Tally, planned: CellPlan, absolute: Absolute, pair: PairedResult | None) -> str:
+def tell_cell(course: Course) -> str:
     """Say what a cell recalled and the integers it was held against."""
+    absolute, pair = course.absolute, course.pair
     blocked = [
-        *([_below_bar(planned, absolute)] if absolute.status is Status.BLOCK else []),
+        *([_below_bar(course)] if absolute.status is Status.BLOCK else []),
         *([_regressed(pair)] if pair is not None and pair.status is Status.BLOCK else []),
     ]
-    return "; ".join([_recalled(tally), *(blocked or _limits(planned, absolute, pair))])
+    return "; ".join([_recalled(absolute.tally), *(blocked or _limits(course))])
 
 
 def _recalled(tally: Tally) -> str:
@@ -37,8 +37,8 @@ def _recalled(tally: Tally) -> str:
     return f"recalled {tally.k}/{tally.n}" + (f" ({', '.join(unknown)})" if unknown else "")
 
 
-def _below_bar(planned: CellPlan, absolute: Absolute) -> str:
-    return f"at most {absolute.block_max} blocks at bar {tell_bar(planned.rule.min)}"
+def _below_bar(course: Course) -> str:
+    return f"at most {course.absolute.block_max} blocks at bar {tell_bar(course.planned.rule.min)}"
 
 
 def _regressed(pair: PairedResult) -> str:
@@ -48,7 +48,8 @@ def _regressed(pair: PairedResult) -> str:
     )
 
 
-def _limits(planned: CellPlan, absolute: Absolute, pair: PairedResult | None) -> list[str]:
+def _limits(course: Course) -> list[str]:
+    planned, absolute, pair = course
     bar = tell_bar(planned.rule.min)
     blocks = "no count blocks" if absolute.block_max is None else f"at most {absolute.block_max} blocks"
     if not planned.may_pass:
@@ -56,13 +57,14 @@ def _limits(planned: CellPlan, absolute: Absolute, pair: PairedResult | None) ->
     if absolute.status is Status.PASS:
         words = [f"PASS needs {absolute.pass_min} at bar {bar}"]
     elif absolute.pass_min is None:
-        words = [f"{planned.n} seeds cannot show bar {bar}"]
+        words = [f"{absolute.n} seeds cannot show bar {bar}"]
     else:
         words = [f"PASS needs {absolute.pass_min}, {blocks}, at bar {bar}"]
     if pair is not None and pair.breaks_max is None:
-        words.append(f"{planned.n} seeds cannot show that at most {pair.margin:.2g} of the answers break")
+        words.append(f"{pair.n} seeds cannot show that at most {pair.margin:.2g} of the answers break")
     elif pair is not None:
-        words.append(f"broke {pair.breaks}, at most {pair.breaks_max} may break")
+        of = "" if pair.n == absolute.n else f" of {pair.n}"
+        words.append(f"broke {pair.breaks}{of}, at most {pair.breaks_max} may break")
     return words
 
 

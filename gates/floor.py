@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Literal
 
@@ -19,8 +20,10 @@ ALPHA = Fraction(1, 100)
 """Chance of calling a set-up broken that is at the floor, over all bands."""
 
 
-def judge_floor(run: RunRecord, baseline: RunRecord | None, policy: Policy, n: int) -> Floor:
-    """Judge ``single`` at the shortest length over the first n seeds, on the run that is not compressed.
+def judge_floor(run: RunRecord, baseline: RunRecord | None, policy: Policy, counted: Mapping[Cell, int]) -> Floor:
+    """Judge ``single`` at the shortest length, on the run that is not compressed.
+
+    A cell that the policy judges counts the seeds that it was judged by, another one those of the first look.
 
     That is the baseline; without one this run, if its profile is ``full``; else the floor is not judged.
     Raises MismatchError: the policy sets a floor for a suite that has no ``single``.
@@ -41,9 +44,10 @@ def judge_floor(run: RunRecord, baseline: RunRecord | None, policy: Policy, n: i
         return _unjudged("not-judged", f"no baseline, and profile {run.manifest.profile.name} is not {UNCOMPRESSED}")
     if any(cell not in judged for cell in cells):
         return _unjudged("not-judged", f"run {judged.manifest.run_id} did not ask {cells[0].task} at {cells[0].length}")
-    if block_max(n, exact(bar), ALPHA / len(cells)) is None:
-        return _unjudged("not-judged", f"{n} seeds are too few to show a broken set-up")
-    bands = [_judge_band(judged, cell, n, bar, len(cells)) for cell in cells]
+    seeds = [counted.get(cell, policy.looks[0]) for cell in cells]
+    if block_max(min(seeds), exact(bar), ALPHA / len(cells)) is None:
+        return _unjudged("not-judged", f"{min(seeds)} seeds are too few to show a broken set-up")
+    bands = [_judge_band(judged, cell, n, bar, len(cells)) for cell, n in zip(cells, seeds, strict=True)]
     broken = [band for band in bands if band.broken]
     shown = "; ".join(f"{band.band} {band.k}/{band.n}" for band in broken or bands)
     return Floor(

@@ -22,13 +22,30 @@ def gate_run(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) 
     nothing; a policy of the same name and version that says something else is refused.
 
     Raises InvalidRunError (empty, partial, missing or unparsable files), TamperedError (files that were changed),
-    MismatchError and UnsupportedError as ``judge`` does, StorageError (the verdict cannot be written).
+    MismatchError as ``judge`` does, StorageError (the verdict cannot be written).
     """
     manifest = run.verify()
     other = None if baseline is None else baseline.verify()
     name = verdict_name(policy, other)
     _refuse_other_bars(run, name, policy)
-    verdict = judge(
+    verdict = _judge(manifest, run, policy, baseline)
+    run.write_verdict(name, verdict.model_dump(mode="json"))
+    return verdict
+
+
+def peek(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) -> Verdict:
+    """Judge what a run that is drawn look by look holds so far, as if it ended here; nothing is written.
+
+    Raises as ``gate_run`` does.
+    """
+    if baseline is not None:
+        baseline.verify()
+    return _judge(run.manifest().model_copy(update={"status": "complete"}), run, policy, baseline)
+
+
+def _judge(manifest: Manifest, run: RunFolder, policy: Policy, baseline: RunFolder | None) -> Verdict:
+    other = None if baseline is None else baseline.manifest()
+    return judge(
         manifest,
         run.trials(),
         policy,
@@ -36,8 +53,6 @@ def gate_run(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) 
         profile=asked_profile(manifest),
         baseline_profile=None if other is None else asked_profile(other),
     )
-    run.write_verdict(name, verdict.model_dump(mode="json"))
-    return verdict
 
 
 def asked_profile(manifest: Manifest) -> Profile:

@@ -49,7 +49,7 @@ def _churn_notices(churn: Churn) -> Iterator[tuple[str, str]]:
 
 
 def _reach_notices(case: Case, cells: Sequence[CellVerdict]) -> Iterator[tuple[str, str]]:
-    seeds, n = case.run.manifest.seeds, max(planned.n for planned in case.plans)
+    seeds, n = case.run.manifest.seeds, max(case.counted.values())
     if seeds > n:
         yield "seeds-not-counted", f"the run has {seeds} seeds; the policy counts the first {n}"
     gated = list(case.policy.rules)
@@ -77,9 +77,9 @@ def _share_notices(case: Case) -> Iterator[tuple[str, str]]:
         (Outcome.EMPTY, limits.max_empty_share),
     ):
         over = []
-        for planned in case.plans:
-            count = case.run.tally(planned.cell, planned.n).outcomes[outcome]
-            if exceeds(count, planned.n, limit):
-                over.append(f"{planned.cell} ({count} of {planned.n})")
+        for cell, n in case.counted.items():
+            count = case.run.tally(cell, n).outcomes[outcome]
+            if exceeds(count, n, limit):
+                over.append(f"{cell} ({count} of {n})")
         if over:
             yield f"{outcome}-answers", f"{outcome} answers, counted as failures, in {listed(over)}"

@@ -1,4 +1,4 @@
-"""The plan of one judgement: how many seeds count in each cell, and which share of the error budget it has."""
+"""The plan of one judgement: at which seeds each cell is judged, and which share of the error budget it has."""
 
 from __future__ import annotations
 
@@ -6,19 +6,30 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from evalgate.errors import UnsupportedError
 from evalgate.gates.policy import CellRule, Policy
 from evalgate.records import Cell
-from evalgate.stats import exact
+from evalgate.stats import block_bounds, breaks_bounds, exact, look_levels, pass_bounds
+
+
+class Bounds(NamedTuple):
+    """The integers that decide at one look."""
+
+    n: int
+    pass_min: int | None
+    """None in a cell that may not pass, and where no count passes."""
+    block_max: int | None
+    breaks_max: int | None
+    paired_alpha: Fraction
+    """What McNemar may spend at this look."""
 
 
 class CellPlan(NamedTuple):
-    """What is promised for one cell at the look."""
+    """What is promised for one cell."""
 
     cell: Cell
     rule: CellRule
-    n: int
-    """Seeds that count: 0 .. n-1."""
+    looks: tuple[int, ...]
+    """The policy's, and ``n_guard`` alone in a guard cell."""
     pass_alpha: Fraction
     block_alpha: Fraction
     """Its part of the absolute budget, or of the guard budget."""
@@ -27,28 +38,44 @@ class CellPlan(NamedTuple):
     may_pass: bool
     """False in guard cells and smoke policies: they only block."""
 
+    @property
+    def primary(self) -> bool:
+        """Whether the cell must pass."""
+        return self.rule.tier == "primary"
+
+    @property
+    def bounds(self) -> list[Bounds]:
+        """The integers of every look, all of which are fixed before the first seed."""
+        looks, bar = self.looks, exact(self.rule.min)
+        passes = pass_bounds(looks, bar, self.pass_alpha) if self.may_pass else (None,) * len(looks)
+        blocks = block_bounds(looks, bar, self.block_alpha)
+        breaks = breaks_bounds(looks, self.margin, self.pass_alpha)
+        levels = look_levels(looks, self.paired_alpha)
+        return [Bounds(*parts) for parts in zip(looks, passes, blocks, breaks, levels, strict=True)]
+
+    def at(self, n: int) -> Bounds:
+        """The integers of the look of ``n`` seeds."""
+        return self.bounds[self.looks.index(n)]
+
 
 def look(looks: Sequence[int], seeds: int) -> int | None:
-    """Return the largest look not above ``seeds``, or None.
-
-    Raises UnsupportedError: more than one look, whose boundaries are not those of a fixed n.
-    """
-    if len(looks) > 1:
-        raise UnsupportedError(
-            f"policy has looks {list(looks)}: sequential looks come later; keep one seed count, such as [{looks[-1]}]"
-        )
+    """Return the largest look not above ``seeds``, or None."""
     return max((n for n in looks if n <= seeds), default=None)
 
 
 def seeds_needed(policy: Policy) -> int:
-    """Seeds that a run needs so that every cell can be judged; raises UnsupportedError as ``look`` does."""
-    n = look(policy.looks, max(policy.looks))
-    assert n is not None, "the largest look is within itself"
-    return max(n, *(policy.n_guard for rule in policy.rules.values() if rule.tier == "guard"), 0)
+    """Seeds that a run needs so that every cell can be judged at every look."""
+    return max(policy.looks[-1], first_seeds(policy))
 
 
-def plan(policy: Policy, n: int) -> list[CellPlan]:
-    """Plan every cell of ``policy`` at the look of ``n`` seeds; each budget is split evenly over its cells."""
+def first_seeds(policy: Policy) -> int:
+    """Seeds of the first look, with those that guard cells need."""
+    guards = any(rule.tier == "guard" for rule in policy.cells)
+    return max(policy.looks[0], policy.n_guard) if guards else policy.looks[0]
+
+
+def plan(policy: Policy) -> list[CellPlan]:
+    """Plan every cell of ``policy``; each budget is split evenly over its cells."""
     rules = policy.rules
     primary = sum(rule.tier == "primary" for rule in rules.values())
     guard = len(rules) - primary
@@ -57,7 +84,7 @@ def plan(policy: Policy, n: int) -> list[CellPlan]:
         CellPlan(
             cell=cell,
             rule=rule,
-            n=n if rule.tier == "primary" else policy.n_guard,
+            looks=tuple(policy.looks) if rule.tier == "primary" else (policy.n_guard,),
             pass_alpha=exact(policy.alpha.pass_),
             block_alpha=exact(budget.absolute) / primary if rule.tier == "primary" else exact(budget.guard) / guard,
             paired_alpha=exact(budget.paired) / primary,

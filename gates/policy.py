@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from evalgate.records import Cell, DocumentId
+from evalgate.records import AnswerRule, Cell, DocumentId
 from evalgate.versioned import Document, Library, parse, parse_yaml
 
 SUITE_PATTERN = r"^[a-z0-9][a-z0-9.-]*@(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$"
@@ -113,6 +113,27 @@ class Validity(_Section):
     """The engine must report the profile's settings as it was asked for them."""
 
 
+class Privacy(_Section):
+    """What `evalgate check` keeps of answers, at most: options of the command can only keep less."""
+
+    answers: AnswerRule = "keep"
+    """``keep`` leaves it to the command, which redacts by itself; ``redact`` and ``drop`` forbid to keep more."""
+    keep_days: int | None = Field(default=None, ge=0)
+    """Days after which `evalgate runs prune` removes the answers."""
+    redact: list[str] = []
+    """Regular expressions of what answers must not keep, beside secrets and personal data."""
+
+    def strictest(self, asked: AnswerRule | None) -> AnswerRule | None:
+        """The rule that keeps less: the policy's or the one that was asked for."""
+        if self.answers == "keep":
+            return asked
+        return "drop" if "drop" in {asked, self.answers} else "redact"
+
+    def shortest(self, asked: int | None) -> int | None:
+        """The fewer days: the policy's or those that were asked for."""
+        return min((days for days in (self.keep_days, asked) if days is not None), default=None)
+
+
 class Policy(Document):
     """A versioned policy, ``NAME/VERSION.yaml``."""
 
@@ -131,6 +152,7 @@ class Policy(Document):
     cells: list[CellRule] = Field(min_length=1)
     baseline: BaselineRule = BaselineRule()
     validity: Validity = Validity()
+    privacy: Privacy = Privacy()
     on_inconclusive: Literal["hold", "block", "warn"] = "hold"
 
     @model_validator(mode="after")

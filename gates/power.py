@@ -1,13 +1,14 @@
-"""What a policy can decide: the counts that pass and block, and the chance of each for a model of known recall."""
+"""What a policy can decide: the counts that pass and block, and what becomes of a model of known recall."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from evalgate.errors import InvalidDocumentError
-from evalgate.gates.plan import CellPlan, look, plan
+from evalgate.gates.plan import CellPlan, first_seeds, plan
 from evalgate.gates.policy import Policy
-from evalgate.stats import binom_cdf, binom_sf, block_max, pass_min
+from evalgate.stats import chances
 
 TRUE_RECALLS = (0.85, 0.9, 0.95, 0.99)
 
@@ -18,47 +19,87 @@ class RulePower(NamedTuple):
     tier: str
     bar: float
     n: int
+    """Seeds of the last look."""
     cells: int
     pass_min: int | None
-    """PASS needs k >= this; None: these cells never pass."""
+    """PASS needs k >= this at the last look; None: these cells never pass."""
     block_max: int | None
-    """BLOCK iff k <= this; None: these cells never block, as a smoke policy's may at a seed or two."""
+    """BLOCK iff k <= this at the last look; None: these cells never block, as a smoke policy's may at a seed or two."""
     passes: dict[float, float]
-    """True recall -> chance that a cell of it passes."""
+    """True recall -> chance that a cell of it passes its bar."""
     blocks: dict[float, float]
+    """True recall -> chance that a cell of it blocks at its bar."""
+    looks: tuple[int, ...]
+    pass_at: tuple[int | None, ...]
+    """``pass_min`` of every look."""
+    block_at: tuple[int | None, ...]
+    expected_n: dict[float, float]
+    """True recall -> seeds that one cell is asked on average."""
+
+    @property
+    def pass_words(self) -> str:
+        """``98/190/373/736``: the counts that pass, look by look."""
+        return _words(self.pass_at)
+
+    @property
+    def block_words(self) -> str:
+        """The counts that block, look by look."""
+        return _words(self.block_at)
 
 
 def power(policy: Policy) -> list[RulePower]:
     """Return what each kind of cell of ``policy`` can decide, in the order of the document.
 
-    Raises InvalidDocumentError: a bar that no outcome reaches at the policy's seed count. Raises UnsupportedError as
-    ``look`` does.
+    Raises InvalidDocumentError: a bar that no outcome reaches at the policy's seed count.
     """
-    n = look(policy.looks, max(policy.looks))
-    assert n is not None, "the largest look is within itself"
-    kinds: dict[tuple[str, float, int], list[CellPlan]] = {}
-    for planned in plan(policy, n):
-        kinds.setdefault((planned.rule.tier, planned.rule.min, planned.n), []).append(planned)
+    kinds: dict[tuple[str, float], list[CellPlan]] = {}
+    for planned in plan(policy):
+        kinds.setdefault((planned.rule.tier, planned.rule.min), []).append(planned)
     return [_power(policy, alike) for alike in kinds.values()]
+
+
+def expected_haystacks(policy: Policy) -> dict[float, float]:
+    """True recall of every cell -> haystacks per stream that `check` draws on average, by the bars alone.
+
+    Cells are taken as independent and a haystack is drawn while any primary cell is open; a baseline's break bound
+    and a stop at the first BLOCK are left out.
+    """
+    steps = list(zip([0, *policy.looks], policy.looks, strict=False))
+    kinds = [row for row in power(policy) if row.tier == "primary"]
+    expected = {}
+    for true in TRUE_RECALLS:
+        decided = [(chances(row.looks, row.pass_at, row.block_at, true).decided, row.cells) for row in kinds]
+        closed = [0.0, *(prod(by[j] ** cells for by, cells in decided) for j in range(len(policy.looks)))]
+        drawn = sum((n - before) * (1 - by) for (before, n), by in zip(steps, closed, strict=False))
+        expected[true] = max(drawn, float(first_seeds(policy)))
+    return expected
 
 
 def _power(policy: Policy, alike: list[CellPlan]) -> RulePower:
     planned = alike[0]
-    n, bar = planned.n, planned.rule.min
-    least = pass_min(n, bar, planned.pass_alpha) if planned.may_pass else None
-    most = block_max(n, bar, planned.block_alpha)
-    if planned.may_pass and least is None:
+    looks, bar, bounds = planned.looks, planned.rule.min, planned.bounds
+    pass_at, block_at = tuple(at.pass_min for at in bounds), tuple(at.block_max for at in bounds)
+    if planned.may_pass and pass_at[-1] is None:
         raise InvalidDocumentError(
-            f"policy {policy.ref}: {planned.cell} can never pass: at {n} seeds not even {n}/{n} shows a recall of "
-            f"{bar}; raise looks, lower min, or raise alpha.pass"
+            f"policy {policy.ref}: {planned.cell} can never pass: at {looks[-1]} seeds not even {looks[-1]}/{looks[-1]}"
+            f" shows a recall of {bar}; raise looks, lower min, or raise alpha.pass"
         )
+    fates = {true: chances(looks, pass_at, block_at, true) for true in TRUE_RECALLS}
     return RulePower(
         tier=planned.rule.tier,
         bar=bar,
-        n=n,
+        n=looks[-1],
         cells=len(alike),
-        pass_min=least,
-        block_max=most,
-        passes={true: 0.0 if least is None else binom_sf(least, n, true) for true in TRUE_RECALLS},
-        blocks={true: 0.0 if most is None else binom_cdf(most, n, true) for true in TRUE_RECALLS},
+        pass_min=pass_at[-1],
+        block_max=block_at[-1],
+        passes={true: fate.passes for true, fate in fates.items()},
+        blocks={true: fate.blocks for true, fate in fates.items()},
+        looks=looks,
+        pass_at=pass_at,
+        block_at=block_at,
+        expected_n={true: fate.expected_n for true, fate in fates.items()},
     )
+
+
+def _words(counts: tuple[int | None, ...]) -> str:
+    return "/".join("never" if count is None else str(count) for count in counts)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evalgate.errors import MismatchError
-from evalgate.gates.absolute import judge_bar
 from evalgate.gates.case import Case
+from evalgate.gates.course import Course, follow
 from evalgate.gates.explanation import tell_cell, tell_error, tell_verdict
 from evalgate.gates.finding import Finding
 from evalgate.gates.floor import floor_finding, judge_floor
 from evalgate.gates.notices import give_notices
-from evalgate.gates.paired import find_flips, judge_pair, measure_churn
-from evalgate.gates.plan import CellPlan, look, plan
+from evalgate.gates.paired import find_flips, measure_churn
 from evalgate.gates.policy import CellRule, Policy
 from evalgate.gates.profile import Profile
 from evalgate.gates.run_record import RunRecord
 from evalgate.gates.validity import conditions, structure
-from evalgate.gates.verdict import CellVerdict, Floor, Reason, Status, Verdict, worst
+from evalgate.gates.verdict import CellLook, CellVerdict, Floor, Reason, Status, Verdict, worst
 from evalgate.records import Cell, Manifest, Trial
 from evalgate.stats import clopper_pearson, lower_bound, seeds_to_pass
 
@@ -31,23 +30,24 @@ def judge(
     profile: Profile | None = None,
     baseline_profile: Profile | None = None,
 ) -> Verdict:
-    """Judge a run under ``policy``, at the largest look not above its seeds.
+    """Judge a run under ``policy``, look by look up to the largest not above its seeds.
 
     ``profile`` and ``baseline_profile`` are what the two runs were asked to run, to hold the effective settings
     against; without them a policy that requires effective profiles finds ERROR.
 
-    Raises MismatchError (the run is of another suite than the policy's, or the baseline cannot be used at all)
-    or UnsupportedError (a policy with several looks). Everything else is said by the verdict.
+    Raises MismatchError (the run is of another suite than the policy's, or the baseline cannot be used at all).
+    Everything else is said by the verdict.
     """
     run = RunRecord(manifest, trials, profile)
     other = None if baseline is None else RunRecord(*baseline, baseline_profile)
     _refuse(run, policy, other)
-    n = look(policy.looks, manifest.seeds)
-    case = Case(run, policy, other, n, [] if n is None else plan(policy, n))
+    courses = follow(run, other, policy, manifest.seeds)
+    n = max((course.n for course in courses if course.planned.primary), default=None)
+    case = Case(run, policy, other, n, courses)
     findings = structure(case)
     if n is None or any(finding.failed for finding in findings):
         return _invalid(case, findings, None)
-    floor = judge_floor(run, other, policy, n)
+    floor = judge_floor(run, other, policy, case.counted)
     findings += [*conditions(case), floor_finding(floor)]
     if any(finding.failed for finding in findings):
         return _invalid(case, findings, floor)
@@ -71,11 +71,14 @@ def _refuse(run: RunRecord, policy: Policy, baseline: RunRecord | None) -> None:
 
 def _decide(case: Case, n: int, findings: Sequence[Finding], floor: Floor) -> Verdict:
     smoke = case.policy.kind == "smoke"
-    cells = [_judge_cell(case, planned) for planned in case.plans]
+    cells = [_cell_verdict(course) for course in case.courses]
     # Every primary cell must pass; a guard cell has no say unless it blocks.
     status = worst(cell.status for cell in cells if cell.tier == "primary" or cell.status is Status.BLOCK)
-    flips = [] if case.baseline is None else find_flips(case.run, case.baseline, case.plans)
-    churn = None if case.baseline is None else measure_churn(flips, case.plans, case.policy.churn_margin)
+    flips, churn = [], None
+    if case.baseline is not None:
+        compared = {c.planned.cell: c.n if c.pair is None else c.pair.n for c in case.courses}
+        flips = find_flips(case.run, case.baseline, compared)
+        churn = measure_churn(flips, compared, case.policy.churn_margin)
     verdict = _verdict(
         case,
         status=status,
@@ -97,27 +100,14 @@ def _reason_code(status: Status, cells: Sequence[CellVerdict], *, smoke: bool) -
     return Reason.NO_REGRESSION_SEEN if smoke else Reason.UNDECIDED
 
 
-def _judge_cell(case: Case, planned: CellPlan) -> CellVerdict:
-    tally = case.run.tally(planned.cell, planned.n)
-    absolute = judge_bar(tally, planned)
-    primary = planned.rule.tier == "primary"
-    pair = judge_pair(case.run, case.baseline, planned) if case.baseline is not None and primary else None
-    status = worst([absolute.status, *([] if pair is None else [pair.status])])
-    needed = None
-    if status is Status.INCONCLUSIVE and planned.may_pass:
-        needed = seeds_to_pass(
-            tally.k,
-            tally.n,
-            planned.rule.min,
-            planned.pass_alpha,
-            breaks=0 if pair is None else pair.breaks,
-            margin=None if pair is None else planned.margin,
-        )
+def _cell_verdict(course: Course) -> CellVerdict:
+    planned, absolute, pair = course
+    tally = absolute.tally
     return CellVerdict(
         cell=planned.cell,
         tier=planned.rule.tier,
-        status=status,
-        reason=tell_cell(tally, planned, absolute, pair),
+        status=course.status,
+        reason=tell_cell(course),
         n=tally.n,
         k=tally.k,
         errors=tally.errors,
@@ -129,16 +119,39 @@ def _judge_cell(case: Case, planned: CellPlan) -> CellVerdict:
         pass_min=absolute.pass_min,
         block_max=absolute.block_max,
         absolute=absolute.status,
-        n_needed=needed,
+        n_needed=_seeds_needed(course),
+        looks=[CellLook(n=at.n, pass_min=at.pass_min, block_max=at.block_max) for at in planned.bounds],
         baseline=pair,
     )
+
+
+def _seeds_needed(course: Course) -> int | None:
+    """Seeds at which the shares that were seen would pass: a later look, or any number where there is but one look."""
+    planned, absolute, pair = course
+    if course.status is not Status.INCONCLUSIVE or not planned.may_pass:
+        return None
+    k, n = absolute.tally.k, absolute.n
+    breaks, compared = (0, 1) if pair is None else (pair.breaks, pair.n)
+    if len(planned.looks) == 1:
+        margin = None if pair is None else planned.margin
+        return seeds_to_pass(k, n, planned.rule.min, planned.pass_alpha, breaks=breaks, margin=margin)
+    for at in planned.bounds:
+        passes = absolute.status is Status.PASS or (at.pass_min is not None and at.n * k // n >= at.pass_min)
+        keeps = (
+            pair is None
+            or pair.status is Status.PASS
+            or (at.breaks_max is not None and -(-at.n * breaks // compared) <= at.breaks_max)
+        )
+        if at.n > course.n and passes and keeps:
+            return at.n
+    return None
 
 
 def _invalid(case: Case, findings: Sequence[Finding], floor: Floor | None) -> Verdict:
     """Say what is broken. Cells carry their counts and no recall: an invalid run says nothing about the model."""
     failed = [finding for finding in findings if finding.failed]
     faults = {cell: finding.check.name for finding in reversed(failed) for cell in finding.cells}
-    seeds = {planned.cell: planned.n for planned in case.plans}
+    seeds = case.counted
     reason_code = failed[0].reason
     assert reason_code is not None, "a failed finding has a reason"
     return _verdict(

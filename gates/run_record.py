@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from evalgate.gates.profile import Profile
+from evalgate.gates.schedule import told_schedule
 from evalgate.gates.verdict import RunRef
 from evalgate.records import Cell, Manifest, Outcome, Trial
 
@@ -50,9 +51,11 @@ class RunRecord:
         twice = [name for name, count in Counter(trial.trial_id for trial in trials).items() if count > 1]
         self.unplanned: list[Trial] = []
         self._by_cell: dict[Cell, dict[int, Trial]] = {}
-        known = set(self.planned)
+        schedule = manifest.schedule
+        seeds = [manifest.seeds] * len(self.planned) if schedule is None else schedule.asked
+        self._asked = dict(zip(self.planned, seeds, strict=True))
         for trial in trials:
-            if trial.cell not in known or not 0 <= trial.seed < manifest.seeds:
+            if not 0 <= trial.seed < self.asked(trial.cell):
                 self.unplanned.append(trial)
             elif trial.seed in self._by_cell.setdefault(trial.cell, {}):
                 twice.append(trial.trial_id)
@@ -63,6 +66,15 @@ class RunRecord:
 
     def __contains__(self, cell: Cell) -> bool:
         return cell in self._by_cell
+
+    def asked(self, cell: Cell) -> int:
+        """Seeds 0 .. this - 1 are those that the run's plan asks ``cell``; 0 where it does not ask it."""
+        return self._asked.get(cell, 0)
+
+    @property
+    def drawn_for(self) -> str:
+        """What decided how long each cell was asked."""
+        return told_schedule(self.manifest.schedule)
 
     def trial(self, cell: Cell, seed: int) -> Trial | None:
         """The trial of ``cell`` on haystack ``seed``, or None where the run holds none."""

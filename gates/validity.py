@@ -32,8 +32,9 @@ def conditions(case: Case) -> list[Finding]:
     limits = case.policy.validity
     return [
         _effective(case),
-        baseline_check(case.policy, case.plans, case.baseline),
-        comparable_check(case.run, case.plans, case.baseline),
+        _drawn(case),
+        baseline_check(case.policy, case.counted, case.baseline),
+        comparable_check(case.run, case.counted, case.baseline),
         _errors(case),
         _share(case, Outcome.TRUNCATED, limits.max_truncated_share, Reason.TOO_MANY_TRUNCATED),
         _share(case, Outcome.EMPTY, limits.max_empty_share, Reason.TOO_MANY_EMPTY),
@@ -121,6 +122,23 @@ def _enough_seeds(run: RunRecord, policy: Policy, n: int | None) -> Finding:
     return failed("seeds", Reason.TOO_FEW_SEEDS, detail)
 
 
+def _drawn(case: Case) -> Finding:
+    """A run that was drawn look by look stopped asking cells that were decided then; here they must be so too."""
+    asked = [(cell, n, case.run.asked(cell)) for cell, n in case.counted.items()]
+    short = [(cell, n, seeds) for cell, n, seeds in asked if seeds < n]
+    if not short:
+        return ok("drawn", "the run's plan asks every cell for the seeds that are counted")
+    shown = listed([f"{cell}: {seeds} of {n} seeds" for cell, n, seeds in short])
+    drawn = case.run.drawn_for
+    return failed(
+        "drawn",
+        Reason.NOT_DRAWN,
+        f"the run stopped asking {len(short)} cells that are still open here ({shown}); it was drawn for {drawn}: "
+        "judge it by that, or run again for this policy and baseline",
+        [cell for cell, _, _ in short],
+    )
+
+
 def _effective(case: Case) -> Finding:
     if not case.policy.validity.require_effective_profile:
         return not_applicable("profile", "the policy does not require it")
@@ -138,17 +156,17 @@ def _effective(case: Case) -> Finding:
 def _errors(case: Case) -> Finding:
     limit = case.policy.validity.max_error_share
     faults = []
-    for planned in case.plans:
-        tally = case.run.tally(planned.cell, planned.n)
-        if exceeds(tally.unknown, tally.n, limit):
+    for cell, n in case.counted.items():
+        tally = case.run.tally(cell, n)
+        if exceeds(tally.unknown, n, limit):
             gaps = f" ({tally.missing} missing)" if tally.missing else ""
-            faults.append((planned.cell, f"{planned.cell}: {tally.unknown} of {tally.n}{gaps}"))
+            faults.append((cell, f"{cell}: {tally.unknown} of {n}{gaps}"))
     if not faults:
         return ok("errors", f"at most {limit:.2%} of any cell are errors or missing")
     return failed(
         "errors",
         Reason.TOO_MANY_ERRORS,
-        f"errors and missing trials are above {limit:.2%} in {len(faults)} of {len(case.plans)} cells: "
+        f"errors and missing trials are above {limit:.2%} in {len(faults)} of {len(case.courses)} cells: "
         f"{listed([text for _, text in faults])}; mend the backend and run again",
         [cell for cell, _ in faults],
     )
@@ -157,15 +175,13 @@ def _errors(case: Case) -> Finding:
 def _share(case: Case, outcome: Outcome, limit: float, reason: Reason) -> Finding:
     """``outcome`` above ``limit`` is a broken set-up only where the baseline shows it too; else it is a failure."""
     over, both = [], []
-    for planned in case.plans:
-        tally = case.run.tally(planned.cell, planned.n)
-        if not exceeds(tally.outcomes[outcome], tally.n, limit):
+    for cell, n in case.counted.items():
+        count = case.run.tally(cell, n).outcomes[outcome]
+        if not exceeds(count, n, limit):
             continue
-        over.append(f"{planned.cell}: {tally.outcomes[outcome]} of {tally.n}")
-        if case.baseline is not None:
-            other = case.baseline.tally(planned.cell, planned.n)
-            if exceeds(other.outcomes[outcome], other.n, limit):
-                both.append(planned.cell)
+        over.append(f"{cell}: {count} of {n}")
+        if case.baseline is not None and exceeds(case.baseline.tally(cell, n).outcomes[outcome], n, limit):
+            both.append(cell)
     name = str(outcome)
     if both:
         return failed(

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     DUPLICATE_TRIALS = "duplicate-trials"
     UNPLANNED_TRIALS = "unplanned-trials"
     MISSING_CELLS = "missing-cells"
+    NOT_DRAWN = "not-drawn"
     TOO_FEW_SEEDS = "too-few-seeds"
     TOO_MANY_ERRORS = "too-many-errors"
     TOO_MANY_TRUNCATED = "too-many-truncated"
@@ -69,11 +70,20 @@ class RunRef(_Part):
     """Seeds that the run planned; the verdict's ``n`` says how many were counted."""
 
 
+class PairedLook(_Part):
+    """What decides against the baseline at one look; all looks are fixed before the first seed."""
+
+    n: int
+    breaks_max: int | None
+    alpha: float
+    """What McNemar may spend at this look."""
+
+
 class PairedResult(_Part):
     """A cell of the candidate against the same trials of the baseline."""
 
     n: int
-    """Seeds that count, as in the cell."""
+    """Seeds that count: those of the look at which the break bound passed or McNemar blocked, else of the last."""
     k_baseline: int
     """Trials that the baseline has right."""
     b: int
@@ -83,7 +93,7 @@ class PairedResult(_Part):
     p_value: float
     """Exact one-sided McNemar: P(Bin(b + c, 1/2) >= b)."""
     alpha: float
-    """The paired budget over the number of cells."""
+    """The paired budget over the number of cells, of it what this look may spend."""
     b_min: int | None
     """BLOCK iff b >= this, which says the same as ``p_value`` <= ``alpha``; None: no b of these b + c blocks."""
     breaks: int
@@ -94,6 +104,16 @@ class PairedResult(_Part):
     """d of the break bound: PASS shows that at most this share of trials breaks."""
     status: Status
     """PASS (the break bound holds), BLOCK (McNemar) or INCONCLUSIVE."""
+    looks: list[PairedLook] = Field(default_factory=list)
+    """Every look of the cell; empty in a verdict that does not say."""
+
+
+class CellLook(_Part):
+    """The integers that decide a cell at one look; all looks are fixed before the first seed."""
+
+    n: int
+    pass_min: int | None
+    block_max: int | None
 
 
 class CellVerdict(_Part):
@@ -105,7 +125,8 @@ class CellVerdict(_Part):
     reason: str
     """Plain words: ``recalled 71/100; PASS needs at least 96, BLOCK is at most 82``."""
     n: int
-    """Seeds that count: those of the look, or ``n_guard`` in a guard cell."""
+    """Seeds that count: those of the look at which the bar passed or blocked, else of the last that was reached;
+    ``n_guard`` in a guard cell."""
     k: int
     """Trials that are correct."""
     errors: int
@@ -127,6 +148,8 @@ class CellVerdict(_Part):
     """What the bar alone says, before the baseline is looked at."""
     n_needed: int | None = None
     """Seeds at which the observed share would pass, where the cell is INCONCLUSIVE and any number would do."""
+    looks: list[CellLook] = Field(default_factory=list)
+    """Every look of the cell, in a guard its only one; empty where nothing was judged or a verdict does not say."""
     baseline: PairedResult | None = None
 
 
@@ -208,7 +231,7 @@ class Verdict(_Part):
     run: RunRef
     baseline_run: RunRef | None
     n: int | None
-    """Seeds counted per primary cell: the largest look not above the seeds that are in; None: there is none."""
+    """Seeds of the last look that was judged, at which no cell was open or the seeds ran out; None: there is none."""
     looks: list[int]
     cells: list[CellVerdict]
     validity: list[Check]

@@ -16,6 +16,7 @@ from evalgate.kernels.rms_norm import widened
 
 grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm  # noqa: SLF001 - its name before 2.10
 
+
 class Router(NamedTuple):
     """How tokens choose experts: ``weight`` is ``[E, D]`` and ``bias`` is ``[E]``, both in at least float32."""
 

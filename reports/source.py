@@ -41,7 +41,7 @@ def judged(trials: Sequence[Trial], verdict: Verdict | None) -> list[Trial]:
     """The trials that the verdict counted: of each cell seeds 0 .. n-1; all of them where nothing was counted."""
     if verdict is None or verdict.n is None:
         return list(trials)
-    limits = {item.cell: item.n for item in verdict.cells}
+    limits = {item.cell: max(item.n, item.baseline.n if item.baseline else 0) for item in verdict.cells}
     return [trial for trial in trials if trial.seed < limits.get(trial.cell, verdict.n)]
 
 

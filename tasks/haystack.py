@@ -10,8 +10,8 @@ import hashlib
 import itertools
 import json
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from evalgate.errors import RefusedError
@@ -74,6 +74,19 @@ class Haystack:
     ends: dict[int, int]
     """length -> token index at which its context ends."""
     probes: list[Probe]
+
+    def only(self, cells: Collection[Cell]) -> Haystack:
+        """What ``cells`` ask of it: the same tokens, up to the longest length that is asked, and the same prompts."""
+        probes = [probe for probe in self.probes if probe.cell in cells]
+        lengths = {probe.cell.length for probe in probes}
+        ends = {length: end for length, end in self.ends.items() if length in lengths}
+        return replace(
+            self,
+            tokens=self.tokens[: max(ends.values(), default=0)],
+            contexts=[context for context in self.contexts if context.length in lengths],
+            ends=ends,
+            probes=probes,
+        )
 
 
 class Builder:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from evalgate.data_class import DataClass
 from evalgate.errors import UnknownNameError, nearest
 from evalgate.records import Cell
 from evalgate.tasks.families import FAMILIES, Family
@@ -80,7 +81,7 @@ class Haystack(_Section):
     source: Literal["grammar"]
     register_: Literal["report"] = Field(alias="register")
     language: Literal["en"]
-    data_class: Literal["public", "internal", "confidential"]
+    data_class: DataClass
 
 
 class Streams(_Section):

@@ -21,6 +21,7 @@ pytest_plugins = [
     "fixtures_records",
     "fixtures_judged",
     "fixtures_command",
+    "fixtures_evidence",
     "fixtures_engine",
     "fixtures_requests",
     "fixtures_report",

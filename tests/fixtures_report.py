@@ -63,7 +63,7 @@ def make_report_source(make_judged_run: Callable[..., tuple[Manifest, list[Trial
 @pytest.fixture(scope="session")
 def report_cases(make_report_source: Callable[..., Source]) -> dict[str, ReportCase]:
     """One report of each kind: ``pass``, ``block`` (the middle of two tasks), ``open``, ``error``, ``plain``."""
-    policy, full, int8 = load_policy("serving-default"), load_profile("full"), load_profile("state-int8")
+    policy, full, int8 = load_policy("serving-default@1.0.0"), load_profile("full"), load_profile("state-int8")
     base = make_report_source(policy, run_id="baseline", answers={("back",): {Outcome.WRONG: range(3)}})
 
     def case(name: str, answers: Mapping[Any, dict[Outcome, range]], *, alone: bool = False) -> ReportCase:

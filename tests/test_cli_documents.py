@@ -139,11 +139,11 @@ def test_smoke_policy_says_how_little_it_decides(evalgate: Evalgate) -> None:
         ("min: 0.90", "min: .nan", "finite"),
         ("min: 0.90", "mim: 0.90", "did you mean min"),
         ("n_guard: 60", "n_guard: 60\nn_guard: 61", "given twice"),
-        ("looks: [100]", "looks: [100, 200]", "sequential looks come later"),
+        ("looks: [100]", "looks: [200, 100]", "looks must ascend"),
     ],
 )
 def test_wrong_policies_are_told(evalgate: Evalgate, tmp_path: Path, old: str, new: str, words: str) -> None:
-    """NaN bars, unknown and doubled keys, and several looks are refused by name."""
+    """NaN bars, unknown and doubled keys, and looks out of order are refused by name."""
     path = tmp_path / "mine.yaml"
     evalgate("policy", "new", "mine", "--suite", "demo", "--out", path)
     path.write_text(path.read_text().replace(old, new))

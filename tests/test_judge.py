@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalgate import stats
-from evalgate.errors import ExitCode, MismatchError, UnsupportedError
+from evalgate.errors import ExitCode, MismatchError
 from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.verdict import CellVerdict, Reason, Status, Verdict, worst
 from evalgate.records import Outcome
@@ -201,16 +201,6 @@ def test_fewer_seeds_than_any_look_is_an_error(demo: Policy, make_judged_run: Ma
     assert (verdict.status, verdict.reason_code) == (Status.ERROR, Reason.TOO_FEW_SEEDS)
     assert verdict.n is None
     assert "has 50 seeds, policy demo@1.0.0 judges from 100; run with --seeds 100" in verdict.reason
-
-
-def test_several_looks_are_refused(demo: Policy, make_judged_run: MakeRun) -> None:
-    """Boundaries of a fixed n are wrong under looks, so such a policy is refused for now: exit 2."""
-    policy = changed(demo, looks=[100, 200])
-
-    with pytest.raises(UnsupportedError, match=r"looks \[100, 200\]: sequential looks come later") as refused:
-        judged(make_judged_run(policy, seeds=200), policy)
-
-    assert refused.value.exit_code is ExitCode.REFUSED
 
 
 def test_another_suite_is_refused(demo: Policy, make_judged_run: MakeRun) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from evalgate.errors import ExitCode
 
-# Import names of everything that only an engine, a backend or a data set needs.
+# Import names of everything that only an engine, a backend, a data set or a signature needs.
 ABSENT = (
     "torch",
     "triton",
@@ -28,6 +28,8 @@ ABSENT = (
     "pandas",
     "httpx",
     "tenacity",
+    "securesystemslib",
+    "cryptography",
 )
 
 _WITHOUT = """
@@ -118,3 +120,13 @@ def test_blocked_names_are_the_other_dependencies(repository: Path) -> None:
 
     assert names - set(ABSENT) == {"numpy"}
     assert set(ABSENT) <= set(importlib.metadata.packages_distributions()), "a name that is not there blocks nothing"
+
+
+def test_evidence_says_what_it_needs(run: Path, tmp_path: Path) -> None:
+    """Where nothing can sign, evidence says in one line how to install what does; judging never needs it."""
+    ended = judge_only("evidence", "keygen", "--out", tmp_path / "key", cwd=tmp_path)
+
+    assert ended.returncode == ExitCode.ERROR
+    assert ended.stderr.count("\n") == 1
+    assert "pip install 'evalgate-longctx[sign]'" in ended.stderr
+    assert judge_only("gate", run, "--policy", "demo", cwd=tmp_path).returncode == ExitCode.BLOCK

@@ -72,7 +72,7 @@ def test_run_that_planned_nothing(demo: Policy, make_judged_run: MakeRun) -> Non
 
 def test_missing_length(make_judged_run: MakeRun) -> None:
     """A run whose trials lack one planned length is an error that names the length."""
-    policy = load_policy("serving-default")
+    policy = load_policy("serving-default@1.0.0")
     manifest, trials = make_judged_run(policy)
 
     verdict = judged(manifest, [trial for trial in trials if trial.length != 4096], policy)

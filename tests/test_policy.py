@@ -11,8 +11,9 @@ import pytest
 
 from evalgate.errors import ExitCode, InvalidDocumentError, TamperedError, UnknownNameError
 from evalgate.gates.policy import Policy, library, load_policy, template
+from evalgate.gates.power import expected_haystacks, power
 from evalgate.records import Cell
-from evalgate.stats import breaks_max, pass_min
+from evalgate.stats import breaks_bounds, breaks_max, pass_min
 from evalgate.versioned import Library, parse, parse_yaml, read_lock
 
 
@@ -33,6 +34,7 @@ def own_library(tmp_path: Path) -> Library:
     ("ref", "suite", "looks", "cells"),
     [
         ("serving-default@1.0.0", "needle@1.0.0", [400], 36),
+        ("serving-default@1.1.0", "needle@1.0.0", [100, 200, 400, 800], 36),
         ("demo@1.0.0", "demo@1.0.0", [100], 6),
         ("smoke@1.0.0", "smoke@1.0.0", [2], 9),
     ],
@@ -58,6 +60,8 @@ def test_every_shipped_policy_states_every_field() -> None:
         full = policy.model_dump(mode="json", by_alias=True)
         for rule in full["cells"]:
             del rule["break_margin"]  # null: as baseline.break_margin
+        if "privacy" not in stated:
+            del full["privacy"]  # younger than the policy; it decides nothing of a verdict
         assert stated == full
 
 
@@ -67,6 +71,16 @@ def test_shipped_policies_are_locked() -> None:
         locked = read_lock(library().root / name / "lock.json")
 
         assert locked == {v: load_policy(f"{name}@{v}").digest for v in library().versions(name)}
+
+
+def test_promises_in_the_serving_policy() -> None:
+    """The counts and costs that its comments give are those that it decides by."""
+    policy = load_policy("serving-default")
+    row = power(policy)[0]
+
+    assert (row.pass_at, row.block_at) == ((98, 190, 373, 736), (76, 162, 336, 689))
+    assert breaks_bounds(policy.looks, policy.baseline.break_margin, policy.alpha.pass_) == (None, 0, 5, 15)
+    assert round(expected_haystacks(policy)[0.99]) == 195
 
 
 def test_promises_in_the_demo_policy() -> None:

@@ -283,7 +283,7 @@ def test_same_records_give_the_same_bytes(report_cases: dict[str, Any], pages: d
 
 def test_large_release_run_stays_small(make_report_source: MakeSource) -> None:
     """Twelve tasks at six lengths against a baseline, most needles lost: under a megabyte."""
-    body = load_policy("serving-default").model_dump(mode="json", by_alias=True)
+    body = load_policy("serving-default@1.0.0").model_dump(mode="json", by_alias=True)
     body["looks"] = [100]
     body["cells"][0] |= {
         "task": [f"task{i}@8" for i in range(11)] + ["single"],

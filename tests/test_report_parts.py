@@ -169,7 +169,7 @@ def reach_of(view: ReportView, task: str) -> Any:
 
 def test_effective_context_stops_at_the_first_gap(make_report_source: MakeSource) -> None:
     """A longer length that passes again does not count, and is named; the baseline is held to the same integers."""
-    policy = load_policy("serving-default")
+    policy = load_policy("serving-default@1.0.0")
     base = make_report_source(policy, run_id="base")
     hole = {("multikey@8", 2048, "middle"): {Outcome.WRONG: range(200)}, ("single", 1024): {Outcome.WRONG: range(9)}}
     run = make_report_source(policy, run_id="run", profile="state-int8", answers=hole)
@@ -197,7 +197,7 @@ def test_seeds_beyond_the_look_are_not_shown(make_report_source: MakeSource) -> 
 
 def test_cells_without_a_bar_are_counted_and_marked(make_report_source: MakeSource) -> None:
     """A cell that the policy does not judge keeps its counts and is called not judged."""
-    policy = load_policy("serving-default")
+    policy = load_policy("serving-default@1.0.0")
     run = make_report_source(policy, run_id="run")
     narrow = policy.model_copy(update={"cells": [policy.cells[0].model_copy(update={"length": [1024, 2048]})]})
     view = build_view(run, verdict_of(run, narrow))

@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 
 from evalgate import __version__
-from evalgate.cli import console, documents, kernels, runs
+from evalgate.cli import console, documents, evidence, kernels, runs
+from evalgate.cli.audit import audit
 from evalgate.cli.check import check
 from evalgate.cli.demo import demo
 from evalgate.cli.doctor import doctor
@@ -23,6 +24,7 @@ from evalgate.cli.report import report
 from evalgate.cli.run import run
 from evalgate.cli.start import INTERRUPTED
 from evalgate.cli.state import state
+from evalgate.cli.sweep import sweep
 from evalgate.errors import EvalgateError, ExitCode, RefusedError
 
 __all__ = ["app", "run_command"]
@@ -40,6 +42,9 @@ EPILOG = (
     "Exit codes: 0 PASS or done, 1 BLOCK, 2 refused, 3 INCONCLUSIVE, 4 ERROR, 5 TAMPERED, 130 interrupted. "
     "Every command has --json."
 )
+
+SIGNING = {"cryptography", "securesystemslib"}
+"""Packages of the extra `sign`."""
 
 
 def _version(asked: bool) -> None:
@@ -62,12 +67,15 @@ app.command()(run)
 app.command()(gate)
 app.command()(report)
 app.command()(check)
+app.command()(sweep)
+app.command()(audit)
 app.command()(state)
 app.add_typer(documents.suite, name="suite")
 app.add_typer(documents.policy, name="policy")
 app.add_typer(documents.profile, name="profile")
 app.add_typer(runs.app, name="runs")
 app.add_typer(kernels.app, name="kernels")
+app.add_typer(evidence.app, name="evidence")
 app.command()(doctor)
 
 
@@ -123,14 +131,19 @@ def _told(error: EvalgateError | ModuleNotFoundError | OSError) -> ExitCode:
         console.complain(str(error), type(error).__name__, error.exit_code)
         return error.exit_code
     if isinstance(error, ModuleNotFoundError):
-        console.complain(
-            f"this installation lacks {error.name}; it may be one for judging only, which knows `gate` and `report`: "
-            "install the rest with `pip install evalgate-longctx`",
-            "MissingPackage",
-            ExitCode.ERROR,
-        )
+        console.complain(_lacks(error.name or "a package"), "MissingPackage", ExitCode.ERROR)
         return ExitCode.ERROR
     # A name that no disk can hold, a folder that vanished.
     where = f"{str(error.filename)[:200]}: " if error.filename else ""
     console.complain(f"{where}{error.strerror or error}; check the path", "Disk", ExitCode.ERROR)
     return ExitCode.ERROR
+
+
+def _lacks(package: str) -> str:
+    """What to do where ``package`` is not installed."""
+    if package.partition(".")[0] in SIGNING:
+        return f"evidence needs {package}, which is not installed: `pip install 'evalgate-longctx[sign]'`"
+    return (
+        f"this installation lacks {package}; it may be one for judging only, which knows `gate` and `report`: "
+        "install the rest with `pip install evalgate-longctx`"
+    )

@@ -10,7 +10,23 @@ import typer
 from evalgate.cli import console
 from evalgate.cli.gate import Github, Junit, Markdown, Policy, judge_and_tell
 from evalgate.cli.report import write_report
-from evalgate.cli.run import BackendName, Device, Dtype, Model, ProfileName, SeedSet, Suite, chosen_device, execute
+from evalgate.cli.run import (
+    Answers,
+    BackendLimit,
+    BackendName,
+    Device,
+    Dtype,
+    KeepDays,
+    Model,
+    ProfileName,
+    Redact,
+    SeedSet,
+    StoreLimit,
+    Suite,
+    chosen_device,
+    execute,
+)
+from evalgate.data_class import DataClass
 from evalgate.errors import MismatchError
 
 
@@ -25,15 +41,20 @@ def check(
     seed_set: SeedSet = "main",
     dtype: Dtype = "fp32",
     device: Device = "cpu",
+    backend_limit: BackendLimit = None,
+    store_limit: StoreLimit = DataClass.INTERNAL,
+    answers: Answers = None,
+    keep_days: KeepDays = None,
+    redact: Redact = None,
     junit: Junit = None,
     markdown: Markdown = None,
     github: Github = False,
     json: console.Json = False,
 ) -> None:
-    """Run SUITE as the policy plans, judge it, write the report. The exit code is the verdict."""
+    """Run SUITE look by look as the policy plans, judge it, write the report. The exit code is the verdict."""
     from evalgate.gates.plan import seeds_needed
     from evalgate.gates.policy import load_policy
-    from evalgate.runner import RunRequest
+    from evalgate.runner import Looks, RunRequest
     from evalgate.store import RunFolder
     from evalgate.tasks.suite import load_suite
 
@@ -41,8 +62,9 @@ def check(
     asked = load_suite(suite).ref
     if rules.suite != asked:
         raise MismatchError(f"policy {rules.ref} judges suite {rules.suite}, asked to run {asked}; choose one for it")
-    if baseline is not None:
-        RunFolder.open(baseline).verify()
+    other = None if baseline is None else RunFolder.open(baseline)
+    if other is not None:
+        other.verify()
     request = RunRequest(
         suite=suite,
         model=model,
@@ -52,10 +74,15 @@ def check(
         device=chosen_device(device),
         seeds=seeds_needed(rules),
         seed_set=seed_set,
+        backend_limit=backend_limit,
+        store_limit=store_limit,
+        answers=rules.privacy.strictest(answers),
+        days=rules.privacy.shortest(keep_days),
+        redact=(*rules.privacy.redact, *(redact or ())),
     )
-    execute(request, out)
+    execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
     code = judge_and_tell(out, policy, baseline=baseline, junit=junit, markdown=markdown, github=github, json=json)
-    write_report(out, out / "report.html", baseline, policy)
+    write_report(out, out / "report.html", baseline, rules.ref)
     if not json:
         console.say(f"report: {out / 'report.html'}")
     raise typer.Exit(code)

@@ -115,8 +115,8 @@ def policy_lint(ref: Ref, json: console.Json = False) -> None:
         table.add_column(f"at {true}", justify="right")
     for row in rows:
         chances = [f"{row.passes[true]:.0%} / {row.blocks[true]:.0%}" for true in row.passes]
-        counts = ["never" if count is None else str(count) for count in (row.pass_min, row.block_max)]
-        table.add_row(row.tier, str(row.bar), str(row.n), str(row.cells), *counts, *chances)
+        looks = "/".join(map(str, row.looks))
+        table.add_row(row.tier, str(row.bar), looks, str(row.cells), row.pass_words, row.block_words, *chances)
     console.say(f"{document.ref} is valid and judges {document.suite}", table)
     console.say("at R: chance that one cell whose true recall is R passes / blocks")
     if any(row.pass_min is None and row.block_max is None for row in rows):

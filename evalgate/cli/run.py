@@ -6,15 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from evalgate.cli import console
+from evalgate.data_class import DataClass
 from evalgate.errors import RefusedError
 
 if TYPE_CHECKING:
-    from evalgate.runner import Bench, Plan, Progress, RunRequest
+    from evalgate.runner import Bench, Looks, Plan, Progress, RunRequest
 
 Suite = Annotated[str, typer.Argument(help="Suite: NAME (newest), NAME@1.0.0, or a YAML file.", show_default=False)]
 Model = Annotated[str, typer.Option(help="builtin:hybrid, builtin:mostly-attention, a checkpoint folder, or a hub id.")]
@@ -25,6 +26,18 @@ Device = Annotated[
     str, typer.Option(help="Where the native engine computes: cpu, cuda, or auto, which says what it took.")
 ]
 SeedSet = Annotated[str, typer.Option(help="Name of the seed set that haystacks are drawn from.")]
+BackendLimit = Annotated[
+    DataClass | None, typer.Option(help="Most confidential text that the backend may see.", show_default=False)
+]
+StoreLimit = Annotated[DataClass, typer.Option(help="Most confidential text whose answers may lie in the run folder.")]
+Answers = Annotated[
+    Literal["redact", "drop", "keep"] | None,
+    typer.Option(help="Answers are written without secrets and personal data, not at all, or as they are."),
+]
+KeepDays = Annotated[int | None, typer.Option(help="Days after which `runs prune` removes the answers.")]
+Redact = Annotated[
+    list[str] | None, typer.Option(help="Regular expression of what answers must not keep; may be repeated.")
+]
 
 
 def run(
@@ -41,6 +54,11 @@ def run(
     device: Device = "cpu",
     plan: Annotated[bool, typer.Option("--plan", help="Only print tokens, time, memory and P(PASS).")] = False,
     policy: Annotated[str | None, typer.Option(help="With --plan: the policy whose chances are printed.")] = None,
+    backend_limit: BackendLimit = None,
+    store_limit: StoreLimit = DataClass.INTERNAL,
+    answers: Answers = None,
+    keep_days: KeepDays = None,
+    redact: Redact = None,
     json: console.Json = False,
 ) -> None:
     """Run SUITE against a model and keep every trial in a run folder."""
@@ -59,6 +77,11 @@ def run(
         device=chosen_device(device),
         seeds=seeds,
         seed_set=seed_set,
+        backend_limit=backend_limit,
+        store_limit=store_limit,
+        answers=answers,
+        days=keep_days,
+        redact=tuple(redact or ()),
     )
     if plan:
         _show_plan(request, policy, json=json)
@@ -93,13 +116,16 @@ def _seeds_of(policy: str) -> int:
     return seeds_needed(load_policy(policy))
 
 
-def execute(request: RunRequest, out: Path, title: str = "") -> dict[str, object]:
-    """Prepare and run ``request`` with progress on standard error; returns what the JSON output says."""
+def execute(request: RunRequest, out: Path, title: str = "", looks: Looks | None = None) -> dict[str, object]:
+    """Prepare and run ``request`` with progress on standard error; returns what the JSON output says.
+
+    With ``looks`` only what is still undecided at a look is asked on.
+    """
     from evalgate.records import Outcome
     from evalgate.runner import prepare, run_suite
 
     with progress(title + f"{request.suite} · {request.model} · {request.profile}") as report:
-        folder = run_suite(prepare(request), out, report)
+        folder = run_suite(prepare(request), out, report, looks)
     trials = folder.trials()
     manifest = folder.manifest()
     return {
@@ -153,7 +179,7 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
     from dataclasses import asdict, replace
 
     from evalgate.gates.policy import load_policy
-    from evalgate.gates.power import power
+    from evalgate.gates.power import expected_haystacks, power
     from evalgate.runner import make_plan, prepare, probe
 
     rules = None if policy is None else load_policy(policy)
@@ -161,8 +187,9 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
     plan = make_plan(bench)
     plan = replace(plan, speed=probe(bench, plan))
     chances = [] if rules is None else power(rules)
+    drawn = {} if rules is None else expected_haystacks(rules)
     if json:
-        derived = {"tokens": plan.tokens, "seconds": plan.seconds, "saving": plan.saving}
+        derived = {"tokens": plan.tokens, "seconds": plan.seconds, "saving": plan.saving, "expected_haystacks": drawn}
         console.emit(asdict(plan) | derived | {"power": [chance._asdict() for chance in chances]})
         return
     console.say(*_plan_lines(plan))
@@ -170,10 +197,15 @@ def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
         passes = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.passes.items())
         blocks = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.blocks.items())
         console.say(
-            f"{chance.cells} {chance.tier} cells, bar {chance.bar}, n {chance.n}: "
-            f"PASS at k >= {chance.pass_min}, BLOCK at k <= {chance.block_max}",
+            f"{chance.cells} {chance.tier} cells, bar {chance.bar}, n {'/'.join(map(str, chance.looks))}: "
+            f"PASS at k >= {chance.pass_words}, BLOCK at k <= {chance.block_words}",
             f"  P(PASS) of one cell at true recall {passes}",
             f"  P(BLOCK) of one cell at true recall {blocks}",
+        )
+    if rules is not None and len(rules.looks) > 1:
+        told = ", ".join(f"{recall:.2f}: {count:,.0f}" for recall, count in drawn.items())
+        console.say(
+            f"`evalgate check` draws on average, of {rules.looks[-1]} haystacks per stream, at true recall {told}"
         )
 
 

@@ -1,4 +1,4 @@
-"""`evalgate runs list|show`: what a folder of runs holds, and what one run is."""
+"""`evalgate runs list|show|prune`: what a folder of runs holds, what one run is, and text whose time is over."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evalgate.cli import console
-from evalgate.errors import EvalgateError, InvalidRunError
+from evalgate.cli.age import parse_age
+from evalgate.errors import EvalgateError, ExitCode, InvalidRunError
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from evalgate.store import RunFolder
 
 app = typer.Typer(help="Run folders: what they hold.", no_args_is_help=True)
@@ -26,11 +29,7 @@ def runs_list(
     json: console.Json = False,
 ) -> None:
     """List every run under FOLDER, broken ones too."""
-    if not folder.is_dir():
-        raise InvalidRunError(f"{folder} is not a folder")
-    patterns = ["*/" * depth + "manifest.json" for depth in range(1, DEPTH + 1)]
-    found = sorted(path.parent for pattern in patterns for path in folder.glob(pattern))
-    rows = [_row(path) for path in found]
+    rows = [_row(path) for path in _found(folder)]
     if json:
         console.emit({"folder": str(folder), "runs": rows})
         return
@@ -74,6 +73,59 @@ def runs_show(run: console.Run, json: console.Json = False) -> None:
         for at, line in enumerate(_lines(value)):
             table.add_row("" if at else name, line)
     console.say(table)
+
+
+@app.command("prune")
+def runs_prune(
+    folder: Annotated[Path, typer.Argument(help="A run folder, or a folder of them.")] = Path(),
+    older_than: Annotated[
+        str | None, typer.Option(help="Remove the text of runs older than this too: 30d, 4w.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    json: console.Json = False,
+) -> None:
+    """Remove answers whose time is over; counts, verdicts and digests stay. Exits 4 where some could not be removed."""
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    limit = None if older_than is None else parse_age("--older-than", older_than)
+    paths = [folder] if (folder / "manifest.json").is_file() else _found(folder)
+    rows = [_pruned(path, now, limit, dry_run=dry_run) for path in paths]
+    if json:
+        console.emit({"folder": str(folder), "runs": rows})
+    else:
+        told = [f"{row['path']}: {row['text']}" + (f" ({row['fault']})" if row["fault"] else "") for row in rows]
+        console.say(*(told or [f"no runs in {folder}"]))
+        console.say(
+            "Reports, JUnit files and summaries that were written elsewhere are not known here: remove them too."
+        )
+    raise typer.Exit(max((row["code"] for row in rows), default=ExitCode.PASS))
+
+
+def _pruned(path: Path, now: datetime, limit: timedelta | None, *, dry_run: bool) -> dict[str, Any]:
+    from evalgate.gates.retention import expired, has_text, remove_text
+    from evalgate.store import RunFolder
+
+    run = RunFolder(path)
+    row: dict[str, Any] = {"path": str(path), "text": "kept", "fault": "", "code": ExitCode.PASS}
+    try:
+        if not expired(run.manifest(), now, limit):
+            return row
+        if not has_text(run):
+            return row | {"text": "removed before"}
+        if not dry_run:
+            remove_text(run, now.isoformat(timespec="seconds"))
+    except EvalgateError as error:
+        return row | {"text": "not removed", "fault": str(error), "code": error.exit_code}
+    return row | {"text": "would be removed" if dry_run else "removed"}
+
+
+def _found(folder: Path) -> list[Path]:
+    """Every run under ``folder``. Raises InvalidRunError: no folder."""
+    if not folder.is_dir():
+        raise InvalidRunError(f"{folder} is not a folder")
+    patterns = ["*/" * depth + "manifest.json" for depth in range(1, DEPTH + 1)]
+    return sorted(path.parent for pattern in patterns for path in folder.glob(pattern))
 
 
 def _row(path: Path) -> dict[str, Any]:

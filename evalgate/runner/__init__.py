@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evalgate.runner.fit import Fit, fit_suite
+from evalgate.runner.looks import Looks
 from evalgate.runner.plan import Plan, Speed, StreamCost, make_plan
 from evalgate.runner.probe import probe
 from evalgate.runner.request import Bench, RunRequest, prepare
@@ -11,6 +12,7 @@ from evalgate.runner.run import Progress, run_suite
 __all__ = [
     "Bench",
     "Fit",
+    "Looks",
     "Plan",
     "Progress",
     "RunRequest",

@@ -14,6 +14,7 @@ from typing import Any
 
 from evalgate import __version__
 from evalgate.errors import MismatchError
+from evalgate.gates.schedule import told_schedule
 from evalgate.records import Cell, DocumentId, EngineId, Manifest, ModelId
 from evalgate.runner.request import Bench
 from evalgate.tasks.language import GENERATOR_VERSION
@@ -27,7 +28,9 @@ IDENTITY = {
     "engine": "engine",
     "generator_version": "generator version",
     "seed_set": "seed set",
+    "schedule": "plan of looks",
     "seeds": "number of seeds",
+    "text": "rule for answers",
     "cells": "set of cells",
 }
 """Fields of a manifest that make a run what it is -> what they are called; the first that differs is told."""
@@ -60,6 +63,7 @@ def new_manifest(bench: Bench) -> Manifest:
         haystacks=request.seeds * len(bench.builder.streams),
         cells=[(*cell,) for cell in suite.cells()],
         data_class=suite.haystack.data_class,
+        text=bench.text,
         versions=_versions(),
         hardware=_hardware(),
         started=now(),
@@ -70,13 +74,15 @@ def check_same(kept: Manifest, asked: Manifest, where: str) -> None:
     """Raise MismatchError unless a run that goes on is the run that was begun."""
     there, wanted = _comparable(kept), _comparable(asked)
     for what, called in IDENTITY.items():
+        if what == "seeds" and kept.schedule is not None:
+            continue  # what it has come to so far
         differences = differing(there[what], wanted[what])
         if what == "model":
             differences.pop("name", None)  # the same weights may be reached by another name
         if differences:
             raise MismatchError(
-                f"{where} holds a run of another {called}: found {_named(getattr(kept, what))}, "
-                f"asked for {_named(getattr(asked, what))}{_details(differences)}; "
+                f"{where} holds a run of another {called}: found {_named(_value(kept, what))}, "
+                f"asked for {_named(_value(asked, what))}{_details(differences)}; "
                 "choose another --out, or repeat the command that began it"
             )
     if kept.versions.get("scorer") != asked.versions["scorer"]:
@@ -104,7 +110,13 @@ def _document(document: Document) -> DocumentId:
 
 def _comparable(manifest: Manifest) -> dict[str, Any]:
     cells = {str(Cell(*cell)): "planned" for cell in manifest.cells}
-    return manifest.model_dump(mode="json") | {"cells": cells}
+    schedule = manifest.schedule
+    looks = {} if schedule is None else schedule.model_dump(mode="json", exclude={"asked"})
+    return manifest.model_dump(mode="json") | {"cells": cells, "schedule": looks}
+
+
+def _value(manifest: Manifest, what: str) -> object:
+    return told_schedule(manifest.schedule) if what == "schedule" else getattr(manifest, what)
 
 
 def _named(value: object) -> str:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from evalgate.backends.base import Backend, check_arms
 from evalgate.backends.registry import open_backend
+from evalgate.data_class import DataClass, check_limits
 from evalgate.errors import DoesNotFitError, RefusedError
 from evalgate.gates.profile import Profile, load_profile
+from evalgate.records import AnswerRule, TextRule
+from evalgate.redaction import NOT_KEPT, Redactor
 from evalgate.tasks.haystack import Builder
 from evalgate.tasks.suite import Suite, load_suite
+
+BACKEND_LIMITS = {"native": DataClass.RESTRICTED, "hf": DataClass.RESTRICTED}
+"""What a backend may see: those that run in this process send nothing anywhere; any other may see public text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,16 @@ class RunRequest:
     device: str = "cpu"
     seeds: int = 100
     seed_set: str = "main"
+    backend_limit: DataClass | None = None
+    """Most confidential text that the backend may see; None: as `BACKEND_LIMITS` has it."""
+    store_limit: DataClass = DataClass.INTERNAL
+    """Most confidential text whose answers may lie in the run folder."""
+    answers: AnswerRule | None = None
+    """None: redacted, and dropped where the suite is more than internal."""
+    days: int | None = None
+    """Days for which answers are kept."""
+    redact: tuple[str, ...] = ()
+    """Regular expressions of what answers must not keep, beside what is always looked for."""
 
     def __post_init__(self) -> None:
         if not self.model.strip():
@@ -31,6 +48,8 @@ class RunRequest:
             raise RefusedError(f"--model {self.model!r}: expected an embedded model, a checkpoint folder or a hub id")
         if self.seeds < 1:
             raise RefusedError(f"--seeds {self.seeds}: expected at least 1")
+        if self.days is not None and self.days < 0:
+            raise RefusedError(f"--keep-days {self.days}: expected 0 or more")
         check_seed_set(self.seed_set)
 
 
@@ -49,15 +68,26 @@ class Bench:
     profile: Profile
     backend: Backend
     builder: Builder
+    text: TextRule
+    redactor: Redactor
+
+    def kept(self, answer: str, made_up: Collection[str]) -> str:
+        """What is written of an answer; ``made_up`` are values of needles, which stay."""
+        if self.text.answers == "keep" or not answer:
+            return answer
+        return NOT_KEPT if self.text.answers == "drop" else self.redactor(answer, made_up)
 
 
 def prepare(request: RunRequest) -> Bench:
     """Load and check everything that a run needs.
 
     Raises UnknownNameError, InvalidDocumentError, TamperedError (documents), CheckpointError (weights),
-    UnsupportedError (profile, arm) and DoesNotFitError (window, memory, too short for the needles).
+    UnsupportedError (profile, arm), DoesNotFitError (window, memory, too short for the needles) and RefusedError (a
+    suite above the limit of backend or store).
     """
     suite = load_suite(request.suite)
+    redactor = Redactor(request.redact)
+    _check_class(suite, request)
     profile = load_profile(request.profile)
     backend = open_backend(
         request.backend,
@@ -76,4 +106,20 @@ def prepare(request: RunRequest) -> Bench:
             f"suite {suite.ref} asks {longest} tokens, model {request.model} has a window of {backend.window}; {advice}"
         )
     check_arms(suite.arms, backend.arms())
-    return Bench(request, suite, profile, backend, Builder(suite, backend.tokenizer, request.seed_set))
+    builder = Builder(suite, backend.tokenizer, request.seed_set)
+    return Bench(request, suite, profile, backend, builder, _text_rule(suite, request), redactor)
+
+
+def _check_class(suite: Suite, request: RunRequest) -> None:
+    """Raise RefusedError where the suite's text may not go to the backend or into the run folder."""
+    backend = request.backend_limit or BACKEND_LIMITS.get(request.backend, DataClass.PUBLIC)
+    limits = {
+        f"backend {request.backend}": (backend, "--backend-limit"),
+        "the run folder": (request.store_limit, "--store-limit"),
+    }
+    check_limits(suite.haystack.data_class, f"suite {suite.ref}", limits)
+
+
+def _text_rule(suite: Suite, request: RunRequest) -> TextRule:
+    usual: AnswerRule = "drop" if suite.haystack.data_class.exceeds(DataClass.INTERNAL) else "redact"
+    return TextRule(answers=request.answers or usual, days=request.days)

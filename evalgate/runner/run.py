@@ -11,6 +11,7 @@ from evalgate.backends.base import Answer, Ask, Group, Question
 from evalgate.errors import InvalidRunError
 from evalgate.records import Manifest, Outcome, Trial
 from evalgate.runner.identity import check_same, new_manifest, now
+from evalgate.runner.looks import Looks, Task, planned
 from evalgate.runner.request import Bench
 from evalgate.store import RunFolder
 from evalgate.tasks import words
@@ -29,34 +30,57 @@ class Progress(NamedTuple):
     seconds: float
 
 
-def run_suite(bench: Bench, out: Path, report: Callable[[Progress], None] = lambda _: None) -> RunFolder:
+def run_suite(
+    bench: Bench, out: Path, report: Callable[[Progress], None] = lambda _: None, looks: Looks | None = None
+) -> RunFolder:
     """Run ``bench`` into folder ``out``, going on with what a run killed earlier left there.
 
-    Raises MismatchError (``out`` holds another run), StorageError (disk) and what the backend raises.
+    With ``looks`` seeds are drawn look by look, up to the last that any cell needs, whatever the request's number.
+    Raises MismatchError (``out`` holds another run), StorageError (disk), what the backend raises and, with
+    ``looks``, what judging raises.
     """
-    asked = new_manifest(bench)
+    asked, streams = new_manifest(bench), bench.builder.streams
+    if looks is not None:
+        asked = looks.begin(asked, streams)
     folder, manifest = _begin(out, asked)
     if manifest.status == "complete":
         folder.verify()
         return folder
     with folder.exclusive():
-        done = folder.done()
-        work = [
-            (seed, stream)
-            for seed in range(bench.request.seeds)
-            for stream in bench.builder.streams
-            if (seed, stream.index) not in done
-        ]
-        total = bench.request.seeds * len(bench.builder.streams)
-        started, tokens = time.monotonic(), 0
-        for i, (seed, stream) in enumerate(work):
-            report(Progress(total - len(work) + i, total, i, tokens, time.monotonic() - started))
-            tokens += _run_haystack(bench, folder, seed, stream)
-        report(Progress(total, total, len(work), tokens, time.monotonic() - started))
+        started, fresh = time.monotonic(), Progress(0, 0, 0, 0, 0.0)
+        longer: Manifest | None = manifest
+        while longer is not None:
+            manifest = longer
+            fresh = _ask_planned(bench, folder, manifest, report, fresh, started)
+            longer = None if looks is None else looks.extend(folder, streams)
+            if longer is not None:
+                folder.write_manifest(longer)
         wall = (manifest.wall_s or 0.0) + time.monotonic() - started
         finished = manifest.model_copy(update={"finished": now(), "wall_s": round(wall, 3)})
         folder.finish(finished, bench.backend.counters())
     return folder
+
+
+def _ask_planned(
+    bench: Bench,
+    folder: RunFolder,
+    manifest: Manifest,
+    report: Callable[[Progress], None],
+    before: Progress,
+    started: float,
+) -> Progress:
+    """Ask every haystack that ``manifest`` plans and ``folder`` lacks; ``before`` is how far this process was."""
+    done = folder.done()
+    tasks = list(planned(manifest, bench.builder.streams))
+    work = [task for task in tasks if (task.seed, task.stream.index) not in done]
+    state = before._replace(done=len(tasks) - len(work), total=len(tasks))
+    for task in work:
+        report(state._replace(seconds=time.monotonic() - started))
+        tokens = _run_haystack(bench, folder, task)
+        state = state._replace(done=state.done + 1, fresh=state.fresh + 1, tokens=state.tokens + tokens)
+    state = state._replace(seconds=time.monotonic() - started)
+    report(state)
+    return state
 
 
 def _begin(out: Path, asked: Manifest) -> tuple[RunFolder, Manifest]:
@@ -68,11 +92,11 @@ def _begin(out: Path, asked: Manifest) -> tuple[RunFolder, Manifest]:
     return folder, kept
 
 
-def _run_haystack(bench: Bench, folder: RunFolder, seed: int, stream: Stream) -> int:
+def _run_haystack(bench: Bench, folder: RunFolder, task: Task) -> int:
     """Ask one haystack and commit it; returns the tokens of its prompt."""
-    haystack = bench.builder.build(seed, stream)
-    trials = ask_haystack(bench, haystack, stream)
-    folder.write_part(seed, stream.index, haystack.contexts, trials)
+    haystack = bench.builder.build(task.seed, task.stream).only(task.cells)
+    trials = ask_haystack(bench, haystack, task.stream)
+    folder.write_part(task.seed, task.stream.index, haystack.contexts, trials)
     return len(haystack.tokens)
 
 
@@ -103,6 +127,7 @@ def _group(bench: Bench, haystack: Haystack) -> Group:
         for length, end in sorted(haystack.ends.items())
         for arm in arms
     ]
+    asks = [ask for ask in asks if ask.questions]
     return Group(
         tokens=haystack.tokens,
         context_start=haystack.context_start,
@@ -113,10 +138,10 @@ def _group(bench: Bench, haystack: Haystack) -> Group:
 
 
 def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answer: Answer) -> Trial:
-    planned = haystack.ends[probe.cell.length] + len(probe.tail)
+    expected_tokens = haystack.ends[probe.cell.length] + len(probe.tail)
     expected = str(probe.needle.fact.value)
     # A prompt of another length than planned was cut or changed on the way: its answer says nothing about recall.
-    whole = answer.prompt_tokens == planned
+    whole = answer.prompt_tokens == expected_tokens
     return Trial(
         trial_id=probe.trial_id,
         context_id=bench.builder.context_id(haystack.seed, stream, probe.cell.length),
@@ -134,7 +159,7 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
         facts_in_context=probe.facts,
         prompt_sha256=probe.prompt_sha256,
         expected=expected,
-        answer=answer.text,
+        answer=bench.kept(answer.text, {str(other.needle.fact.value) for other in haystack.probes}),
         outcome=score(answer.text, answer.finish_reason, expected) if whole else Outcome.ERROR,
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,

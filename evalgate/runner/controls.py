@@ -1,0 +1,111 @@
+"""Negative controls: runs whose right outcome is known, by the same path that every run takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Literal
+
+from evalgate.backends.base import Answer, Backend, Group, TokenizerPort
+from evalgate.records import EngineId, ModelId
+from evalgate.runner.request import Bench
+from evalgate.tasks.haystack import Builder, Haystack
+from evalgate.tasks.packing import Stream
+
+ELSEWHERE = 1_000_000
+"""Added to a seed: the haystack that lacks its needles."""
+
+
+def scripted(bench: Bench, control: Literal["oracle", "shuffled"]) -> Bench:
+    """A bench that answers without the model: with the right values, or with those of other needles."""
+    builder = _Remembering(bench.builder)
+    backend = _Scripted(bench.backend, builder, shift=control == "shuffled")
+    return dataclasses.replace(bench, builder=builder, backend=backend)
+
+
+def absent(bench: Bench) -> Bench:
+    """A bench that asks the model about needles that are not in the context."""
+    return dataclasses.replace(bench, builder=_Absent(bench.builder))
+
+
+class _Wrapped(Builder):
+    """A builder with the suite, wording and streams of another."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.__dict__.update(builder.__dict__)
+
+
+class _Remembering(_Wrapped):
+    """Keeps the values of the haystack that was built last."""
+
+    values: dict[str, str]
+
+    def build(self, seed: int, stream: Stream) -> Haystack:
+        haystack = super().build(seed, stream)
+        self.values = {probe.trial_id: str(probe.needle.fact.value) for probe in haystack.probes}
+        return haystack
+
+
+class _Absent(_Wrapped):
+    """Puts the questions of a haystack to the context of another, of the same lengths."""
+
+    def build(self, seed: int, stream: Stream) -> Haystack:
+        own, other = super().build(seed, stream), super().build(seed + ELSEWHERE, stream)
+        probes = [
+            probe._replace(prompt_sha256=_digest(other.tokens[: other.ends[probe.cell.length]] + probe.tail))
+            for probe in own.probes
+        ]
+        return dataclasses.replace(own, tokens=other.tokens, ends=other.ends, probes=probes)
+
+
+class _Scripted:
+    """A backend that says what it is told to; all else is the real one's."""
+
+    def __init__(self, backend: Backend, builder: _Remembering, *, shift: bool) -> None:
+        self._backend, self._builder, self._shift = backend, builder, shift
+
+    @property
+    def tokenizer(self) -> TokenizerPort:
+        return self._backend.tokenizer
+
+    @property
+    def window(self) -> int:
+        return self._backend.window
+
+    def identity(self) -> ModelId:
+        return self._backend.identity()
+
+    def engine_id(self, longest: int, arms: Sequence[str]) -> EngineId:
+        return self._backend.engine_id(longest, arms)
+
+    def arms(self) -> dict[str, str]:
+        return self._backend.arms()
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def answer(self, group: Group) -> list[Answer]:
+        ids, values = list(self._builder.values), list(self._builder.values.values())
+        if self._shift:
+            values = [*values[1:], values[0]]
+        said = dict(zip(ids, values, strict=True))
+        return [
+            Answer(
+                trial_id=question.trial_id,
+                token_ids=[],
+                text=said[question.trial_id],
+                finish_reason="stop",
+                prompt_tokens=question.expected_prompt_tokens,
+                cached_tokens=0,
+                latency_s=0.0,
+                batch_id="control",
+            )
+            for ask in group.asks
+            for question in ask.questions
+        ]
+
+
+def _digest(tokens: list[int]) -> str:
+    return hashlib.sha256(struct.pack(f"<{len(tokens)}I", *tokens)).hexdigest()
