@@ -1,4 +1,4 @@
-"""`evalgate suite|policy|profile new|lint`: documents to start from, and documents checked."""
+"""`evalgate suite|policy|profile`: documents to start from, documents checked, and their versions governed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evalgate.cli import console
+from evalgate.cli import console, governance
 
 if TYPE_CHECKING:
     from evalgate.runner import Fit
@@ -143,6 +143,10 @@ def profile_lint(ref: Ref, json: console.Json = False) -> None:
         return
     lines = [f"{section}.{key} = {value}" for section, keys in document.sections.items() for key, value in keys.items()]
     console.say(f"{document.ref} is valid", *lines, f"digest {document.digest}")
+
+
+for _group, _name in ((suite, "suite"), (policy, "policy"), (profile, "profile")):
+    governance.add_to(_group, _name)
 
 
 def _give(text: str, out: Path | None, json: bool) -> None:
