@@ -236,15 +236,18 @@ class Library(NamedTuple):
         self._check_lock(document, path.parent / "lock.json")
         return document
 
-    def _check_lock(self, document: Document, lock: Path) -> None:
-        if not lock.is_file():
-            return
-        locked = read_lock(lock).get(document.version)
-        if locked is not None and locked != document.digest:
+    def hold_against(self, document: Document, locked: dict[str, str]) -> None:
+        """Raise TamperedError where ``document`` is a released version with another digest than ``locked`` has."""
+        digest = locked.get(document.version)
+        if digest is not None and digest != document.digest:
             raise TamperedError(
                 f"{self.kind} {document.ref} was changed after its release: digest {document.digest[:12]}, "
-                f"locked {locked[:12]}; put it back, or release the change as a new version"
+                f"locked {digest[:12]}; put it back, or release the change as a new version"
             )
+
+    def _check_lock(self, document: Document, lock: Path) -> None:
+        if lock.is_file():
+            self.hold_against(document, read_lock(lock))
 
 
 def by_number(version: str) -> tuple[int, ...]:
@@ -255,9 +258,18 @@ def by_number(version: str) -> tuple[int, ...]:
 def read_lock(path: Path) -> dict[str, str]:
     """Read ``lock.json``: version -> digest."""
     try:
-        locked = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidDocumentError(f"{path}: unreadable lock file ({error}); restore it") from error
+    return parse_lock(text, str(path))
+
+
+def parse_lock(text: str, where: str) -> dict[str, str]:
+    """Read the text of a lock file; ``where`` names it in the message of InvalidDocumentError."""
+    try:
+        locked = json.loads(text)
+    except ValueError as error:
+        raise InvalidDocumentError(f"{where}: unreadable lock file ({error}); restore it") from error
     if not isinstance(locked, dict) or not all(isinstance(v, str) for v in locked.values()):
-        raise InvalidDocumentError(f"{path}: expected a JSON object of version -> digest")
+        raise InvalidDocumentError(f"{where}: expected a JSON object of version -> digest")
     return locked
