@@ -18,10 +18,27 @@ import rfc8785
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evalgate.errors import InvalidDocumentError, StorageError, TamperedError, UnknownNameError, nearest
+from evalgate.errors import InvalidDocumentError, TamperedError, UnknownNameError, nearest
 
 VERSION_PATTERN = r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
+
+
+class Evidence(BaseModel):
+    """The run on which a weaker version was approved, and what was approved."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    run: str = Field(min_length=1)
+    """Its run id."""
+    verdict: str = Field(min_length=1)
+    """Which verdict of it: ``POLICY@VERSION[-BASELINE]``."""
+    status: str = Field(min_length=1)
+    """What that verdict says."""
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """sha256 over the RFC 8785 canonical JSON of the verdict without its flips, so it outlives the removal of text."""
+    changes: list[str] = Field(min_length=1)
+    """In words, what is weaker than in the version before."""
 
 
 class Document(BaseModel):
@@ -35,6 +52,8 @@ class Document(BaseModel):
     owner: str | None = None
     reason: str | None = None
     approver: str | None = None
+    evidence: Evidence | None = None
+    """Stated only by a version that is weaker than the one before it."""
 
     @property
     def ref(self) -> str:
@@ -117,6 +136,17 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     return body
 
 
+def with_field(text: str, name: str, value: str) -> str:
+    """Return YAML ``text`` with the top-level field ``name`` set to ``value`` (YAML too); all else stays as written."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key, node in root.value if isinstance(root, yaml.MappingNode) else ():
+        if key.value == name:
+            start, end = key.start_mark.index, node.end_mark.index
+            line_end = "\n" if text[start:end].endswith("\n") else ""
+            return f"{text[:start]}{name}: {value}{line_end}{text[end:]}"
+    return f"{text.rstrip()}\n{name}: {value}\n"
+
+
 def parse(model: type[D], body: dict[str, Any], where: str) -> D:
     """Validate ``body`` against ``model``; every fault is named with its field and what was found."""
     try:
@@ -177,7 +207,7 @@ class Library(NamedTuple):
     def versions(self, name: str) -> list[str]:
         """All versions of ``name``, oldest first."""
         found = [p.stem for p in (self.root / name).glob("*.yaml") if re.match(VERSION_PATTERN, p.stem)]
-        return sorted(found, key=lambda v: tuple(int(part) for part in v.split(".")))
+        return sorted(found, key=by_number)
 
     def load(self, model: type[D], ref: str) -> D:
         """Load a document by ``name``, ``name@version`` or file path.
@@ -206,36 +236,40 @@ class Library(NamedTuple):
         self._check_lock(document, path.parent / "lock.json")
         return document
 
-    def lock(self, model: type[D], name: str) -> Path:
-        """Write ``NAME/lock.json`` with the digest of every version, and return its path.
-
-        Raises as ``load`` does; a version that is locked already keeps its digest, so an edited one is TamperedError.
-        """
-        digests = {version: self.load(model, f"{name}@{version}").digest for version in self.versions(name)}
-        path = self.root / name / "lock.json"
-        try:
-            path.write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"cannot write {path} ({error.strerror or error}); make its folder writable") from error
-        return path
-
-    def _check_lock(self, document: Document, lock: Path) -> None:
-        if not lock.is_file():
-            return
-        locked = read_lock(lock).get(document.version)
-        if locked is not None and locked != document.digest:
+    def hold_against(self, document: Document, locked: dict[str, str]) -> None:
+        """Raise TamperedError where ``document`` is a released version with another digest than ``locked`` has."""
+        digest = locked.get(document.version)
+        if digest is not None and digest != document.digest:
             raise TamperedError(
                 f"{self.kind} {document.ref} was changed after its release: digest {document.digest[:12]}, "
-                f"locked {locked[:12]}; put it back, or release the change as a new version"
+                f"locked {digest[:12]}; put it back, or release the change as a new version"
             )
+
+    def _check_lock(self, document: Document, lock: Path) -> None:
+        if lock.is_file():
+            self.hold_against(document, read_lock(lock))
+
+
+def by_number(version: str) -> tuple[int, ...]:
+    """Sort key of versions: by number, not by spelling."""
+    return tuple(int(part) for part in version.split("."))
 
 
 def read_lock(path: Path) -> dict[str, str]:
     """Read ``lock.json``: version -> digest."""
     try:
-        locked = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidDocumentError(f"{path}: unreadable lock file ({error}); restore it") from error
+    return parse_lock(text, str(path))
+
+
+def parse_lock(text: str, where: str) -> dict[str, str]:
+    """Read the text of a lock file; ``where`` names it in the message of InvalidDocumentError."""
+    try:
+        locked = json.loads(text)
+    except ValueError as error:
+        raise InvalidDocumentError(f"{where}: unreadable lock file ({error}); restore it") from error
     if not isinstance(locked, dict) or not all(isinstance(v, str) for v in locked.values()):
-        raise InvalidDocumentError(f"{path}: expected a JSON object of version -> digest")
+        raise InvalidDocumentError(f"{where}: expected a JSON object of version -> digest")
     return locked

@@ -9,17 +9,19 @@ from evalgate.errors import InvalidDocumentError, InvalidRunError, MismatchError
 from evalgate.gates.policy import Policy
 from evalgate.gates.profile import Profile
 from evalgate.gates.rules import judge
-from evalgate.gates.verdict import Verdict
+from evalgate.gates.verdict import PolicySource, Verdict
 from evalgate.records import Manifest
 from evalgate.store import RunFolder
 from evalgate.versioned import parse
 
 
-def gate_run(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) -> Verdict:
+def gate_run(
+    run: RunFolder, policy: Policy, baseline: RunFolder | None = None, source: PolicySource | None = None
+) -> Verdict:
     """Verify the files of ``run`` and ``baseline``, judge, and write ``verdicts/POLICY@VERSION[-BASELINE].json``.
 
     Judging is deterministic: the same run, policy and baseline give the same verdict, so writing it again replaces
-    nothing; a policy of the same name and version that says something else is refused.
+    nothing; a policy of the same name and version that says something else is refused. ``source`` is recorded.
 
     Raises InvalidRunError (empty, partial, missing or unparsable files), TamperedError (files that were changed),
     MismatchError as ``judge`` does, StorageError (the verdict cannot be written).
@@ -28,7 +30,7 @@ def gate_run(run: RunFolder, policy: Policy, baseline: RunFolder | None = None) 
     other = None if baseline is None else baseline.verify()
     name = verdict_name(policy, other)
     _refuse_other_bars(run, name, policy)
-    verdict = _judge(manifest, run, policy, baseline)
+    verdict = _judge(manifest, run, policy, baseline).model_copy(update={"policy_source": source})
     run.write_verdict(name, verdict.model_dump(mode="json"))
     return verdict
 

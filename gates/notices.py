@@ -19,6 +19,7 @@ def give_notices(case: Case, cells: Sequence[CellVerdict], floor: Floor, churn: 
 
 
 def _notices(case: Case, cells: Sequence[CellVerdict], floor: Floor, churn: Churn | None) -> Iterator[tuple[str, str]]:
+    yield from _approval_notices(case)
     if floor.status == "not-judged":
         yield "floor-not-judged", f"whether the set-up can retrieve at all was not judged: {floor.detail}"
     if churn is not None:
@@ -27,6 +28,16 @@ def _notices(case: Case, cells: Sequence[CellVerdict], floor: Floor, churn: Chur
     yield from _share_notices(case)
     if case.baseline is not None:
         yield from _baseline_notices(case.run.manifest, case.baseline.manifest)
+
+
+def _approval_notices(case: Case) -> Iterator[tuple[str, str]]:
+    """A bar that was loosened, or a profile that got harsher, stays in sight for as long as it is used."""
+    for code, document in (("policy-loosened", case.policy), ("profile-harsher", case.run.profile)):
+        if document is not None and document.evidence is not None:
+            shown = document.evidence
+            what = f"{document.ref} is weaker than the version before it ({'; '.join(shown.changes)})"
+            who = f"approved by {document.approver}: {document.reason}"
+            yield code, f"{what}, {who}; on run {shown.run} ({shown.verdict}: {shown.status})"
 
 
 def _baseline_notices(own: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:

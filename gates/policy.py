@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from evalgate.errors import RefusedError
 from evalgate.records import AnswerRule, Cell, DocumentId
 from evalgate.versioned import Document, Library, parse, parse_yaml
 
@@ -41,6 +42,17 @@ def _ascending(values: list[int]) -> list[int]:
     if any(later <= earlier for earlier, later in pairwise(values)):
         raise ValueError("looks must ascend, each seed count larger than the one before")
     return values
+
+
+def _removable(patterns: list[str]) -> list[str]:
+    """Patterns that can be applied: a slip is told when the policy is read, not when a run is over."""
+    from evalgate.redaction import Redactor
+
+    try:
+        Redactor(patterns)
+    except RefusedError as error:
+        raise ValueError(str(error).removeprefix("--redact ")) from error
+    return patterns
 
 
 OneOrMore = Annotated[list[H], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
@@ -120,7 +132,7 @@ class Privacy(_Section):
     """``keep`` leaves it to the command, which redacts by itself; ``redact`` and ``drop`` forbid to keep more."""
     keep_days: int | None = Field(default=None, ge=0)
     """Days after which `evalgate runs prune` removes the answers."""
-    redact: list[str] = []
+    redact: Annotated[list[str], AfterValidator(_removable)] = []
     """Regular expressions of what answers must not keep, beside secrets and personal data."""
 
     def strictest(self, asked: AnswerRule | None) -> AnswerRule | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ TRUE_RECALLS = (0.85, 0.9, 0.95, 0.99)
 
 
 class RulePower(NamedTuple):
-    """Cells of one tier and bar, which all decide alike."""
+    """Cells of one tier, bar and break margin, which all decide alike."""
 
     tier: str
     bar: float
@@ -36,6 +37,19 @@ class RulePower(NamedTuple):
     expected_n: dict[float, float]
     """True recall -> seeds that one cell is asked on average."""
 
+    breaks_at: tuple[int | None, ...]
+    """Breaks against a baseline that a PASS allows at every look; None: no number does."""
+
+    @property
+    def first(self) -> dict[str, int | None]:
+        """Verdict -> seeds of the first look that can give it; None: none can, as a guard never passes."""
+        against = [None if k is None else breaks for k, breaks in zip(self.pass_at, self.breaks_at, strict=True)]
+        reached = {"PASS": self.pass_at, "PASS against a baseline": against, "BLOCK": self.block_at}
+        return {
+            verdict: next((n for n, count in zip(self.looks, counts, strict=True) if count is not None), None)
+            for verdict, counts in reached.items()
+        }
+
     @property
     def pass_words(self) -> str:
         """``98/190/373/736``: the counts that pass, look by look."""
@@ -52,9 +66,9 @@ def power(policy: Policy) -> list[RulePower]:
 
     Raises InvalidDocumentError: a bar that no outcome reaches at the policy's seed count.
     """
-    kinds: dict[tuple[str, float], list[CellPlan]] = {}
+    kinds: dict[tuple[str, float, Fraction], list[CellPlan]] = {}
     for planned in plan(policy):
-        kinds.setdefault((planned.rule.tier, planned.rule.min), []).append(planned)
+        kinds.setdefault((planned.rule.tier, planned.rule.min, planned.margin), []).append(planned)
     return [_power(policy, alike) for alike in kinds.values()]
 
 
@@ -98,6 +112,7 @@ def _power(policy: Policy, alike: list[CellPlan]) -> RulePower:
         pass_at=pass_at,
         block_at=block_at,
         expected_n={true: fate.expected_n for true, fate in fates.items()},
+        breaks_at=tuple(at.breaks_max for at in bounds),
     )
 
 

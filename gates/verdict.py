@@ -70,6 +70,15 @@ class RunRef(_Part):
     """Seeds that the run planned; the verdict's ``n`` says how many were counted."""
 
 
+class PolicySource(_Part):
+    """The git ref that the policy was read from, in place of the working tree."""
+
+    ref: str
+    commit: str
+    path: str
+    """Of the policy's file, from the top of the repository."""
+
+
 class PairedLook(_Part):
     """What decides against the baseline at one look; all looks are fixed before the first seed."""
 
@@ -228,6 +237,8 @@ class Verdict(_Part):
     policy: DocumentId
     policy_body: dict[str, object]
     """The policy with every default filled in, as it was applied."""
+    policy_source: PolicySource | None = None
+    """None where the policy was not read from a git ref."""
     run: RunRef
     baseline_run: RunRef | None
     n: int | None

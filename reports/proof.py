@@ -84,6 +84,9 @@ def proof(run: Source, verdict: Verdict | None, baseline: Source | None) -> Proo
     digests += [(f"profile {_ref(manifest.profile)}", manifest.profile.digest)]
     if verdict is not None:
         digests.append((f"policy {_ref(verdict.policy)}", verdict.policy.digest))
+        if verdict.policy_source is not None:
+            source = verdict.policy_source
+            digests.append((f"policy file {source.path}: commit of {source.ref}", source.commit))
     digests.append((f"weights of {manifest.model.name}", manifest.model.weights_sha256))
     digests += [(f"run: {name}", digest) for name, digest in sorted(manifest.files.items())]
     if baseline is not None:

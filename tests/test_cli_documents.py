@@ -151,3 +151,37 @@ def test_wrong_policies_are_told(evalgate: Evalgate, tmp_path: Path, old: str, n
 
     assert ended.code == ExitCode.REFUSED
     assert words in ended.err
+
+
+@pytest.mark.parametrize(
+    ("policy", "first"),
+    [
+        ("serving-default", {"PASS": 100, "PASS against a baseline": 200, "BLOCK": 100}),
+        ("regulated", {"PASS": 200, "PASS against a baseline": 400, "BLOCK": 200}),
+        ("smoke", {"PASS": None, "PASS against a baseline": None, "BLOCK": None}),
+    ],
+)
+def test_lint_says_when_a_verdict_is_first_possible(
+    evalgate: Evalgate, policy: str, first: dict[str, int | None]
+) -> None:
+    """Against a baseline a PASS takes longer: at 100 seeds no number of breaks shows a margin of 3%."""
+    (rule,) = json.loads(evalgate("policy", "lint", policy, "--json").out)["rules"]
+    said = ", ".join(f"{verdict} {n or 'never'}" for verdict, n in first.items())
+
+    assert rule["first"] == first
+    assert said in evalgate("policy", "lint", policy).out
+
+
+@pytest.mark.parametrize(("pattern", "words"), [("PAT-(", "no regular expression"), ("x*", "matches nothing at all")])
+def test_redaction_that_cannot_work_is_told_at_once(
+    evalgate: Evalgate, tmp_path: Path, pattern: str, words: str
+) -> None:
+    """A slip in a pattern is found by the lint, not at the end of a run."""
+    path = tmp_path / "mine.yaml"
+    evalgate("policy", "new", "mine", "--suite", "demo", "--out", path)
+    path.write_text(path.read_text().replace("redact: []", f"redact: ['{pattern}']"))
+    ended = evalgate("policy", "lint", path)
+
+    assert ended.code == ExitCode.REFUSED
+    assert words in ended.err
+    assert "privacy.redact" in ended.err

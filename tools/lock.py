@@ -10,32 +10,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from evalgate.gates import policy, profile
-from evalgate.tasks import suite
-from evalgate.versioned import Document, Library, read_lock
+from evalgate.cli.governance import kind_of
+from evalgate.release import Kind, lock
 
 ASSETS = Path(__file__).resolve().parent.parent / "evalgate" / "assets"
 
 
-def write(path: Path, locked: dict[str, str]) -> None:
-    """Write a lock file, sorted."""
-    path.write_text(json.dumps(dict(sorted(locked.items())), indent=2) + "\n", encoding="utf-8")
-
-
-def lock_documents(library: Library, load: Callable[[str], Document]) -> None:
-    """Lock every version of a library that is not locked yet; raises TamperedError for one that changed."""
+def lock_documents(kind: Kind[Any]) -> None:
+    """Lock every version that is not locked yet, oldest first; raises as ``release.lock`` does."""
+    library = kind.library
     for name in library.names():
-        path = library.root / name / "lock.json"
-        locked = read_lock(path) if path.is_file() else {}
         for version in library.versions(name):
-            document = load(f"{name}@{version}")
-            if version not in locked:
-                locked[version] = document.digest
-                print(f"locked {library.kind} {document.ref} {document.digest[:12]}")
-        write(path, locked)
+            found = lock(kind, library.root / name / f"{version}.yaml")
+            print(f"{library.kind} {found.document.ref} {found.document.digest[:12]}")
 
 
 def lock_assets(retrained: str | None) -> None:
@@ -49,7 +39,7 @@ def lock_assets(retrained: str | None) -> None:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         if locked.setdefault(name, digest) != digest:
             raise SystemExit(f"{name} changed after it was locked; put it back, or say --retrained {file.parent.name}")
-    write(path, locked)
+    path.write_text(json.dumps(dict(sorted(locked.items())), indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -57,12 +47,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--retrained", metavar="NAME", help="embedded model whose files are new")
     arguments = parser.parse_args()
-    for library, load in (
-        (suite.LIBRARY, suite.load_suite),
-        (profile.library(), profile.load_profile),
-        (policy.library(), policy.load_policy),
-    ):
-        lock_documents(library, load)
+    for name in ("suite", "profile", "policy"):
+        lock_documents(kind_of(name))
     lock_assets(arguments.retrained)
 
 

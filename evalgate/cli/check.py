@@ -9,6 +9,7 @@ import typer
 
 from evalgate.cli import console
 from evalgate.cli.gate import Github, Junit, Markdown, Policy, judge_and_tell
+from evalgate.cli.policy_ref import PolicyRef, choose
 from evalgate.cli.report import write_report
 from evalgate.cli.run import (
     Answers,
@@ -35,6 +36,7 @@ def check(
     model: Model,
     policy: Policy,
     out: Annotated[Path, typer.Option(help="Run folder to write; the report goes to report.html in it.")],
+    policy_ref: PolicyRef = None,
     profile: ProfileName = "full",
     backend: BackendName = "native",
     baseline: console.Baseline = None,
@@ -53,12 +55,12 @@ def check(
 ) -> None:
     """Run SUITE look by look as the policy plans, judge it, write the report. The exit code is the verdict."""
     from evalgate.gates.plan import seeds_needed
-    from evalgate.gates.policy import load_policy
     from evalgate.runner import Looks, RunRequest
     from evalgate.store import RunFolder
     from evalgate.tasks.suite import load_suite
 
-    rules = load_policy(policy)
+    chosen = choose(policy, policy_ref)
+    rules = chosen.policy
     asked = load_suite(suite).ref
     if rules.suite != asked:
         raise MismatchError(f"policy {rules.ref} judges suite {rules.suite}, asked to run {asked}; choose one for it")
@@ -81,7 +83,15 @@ def check(
         redact=(*rules.privacy.redact, *(redact or ())),
     )
     execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
-    code = judge_and_tell(out, policy, baseline=baseline, junit=junit, markdown=markdown, github=github, json=json)
+    code = judge_and_tell(
+        out,
+        lambda: chosen,
+        baseline=baseline,
+        junit=junit,
+        markdown=markdown,
+        github=github,
+        json=json,
+    )
     write_report(out, out / "report.html", baseline, rules.ref)
     if not json:
         console.say(f"report: {out / 'report.html'}")

@@ -1,4 +1,4 @@
-"""`evalgate suite|policy|profile new|lint`: documents to start from, and documents checked."""
+"""`evalgate suite|policy|profile`: documents to start from, documents checked, and their versions governed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evalgate.cli import console
+from evalgate.cli import console, governance
 
 if TYPE_CHECKING:
     from evalgate.runner import Fit
@@ -106,7 +106,7 @@ def policy_lint(ref: Ref, json: console.Json = False) -> None:
     rows = power(document)
     if json:
         body = {"policy": document.ref, "digest": document.digest, "looks": document.looks}
-        console.emit(body | {"rules": [row._asdict() for row in rows]})
+        console.emit(body | {"rules": [row._asdict() | {"first": row.first} for row in rows]})
         return
     from rich.table import Table
 
@@ -119,6 +119,9 @@ def policy_lint(ref: Ref, json: console.Json = False) -> None:
         table.add_row(row.tier, str(row.bar), looks, str(row.cells), row.pass_words, row.block_words, *chances)
     console.say(f"{document.ref} is valid and judges {document.suite}", table)
     console.say("at R: chance that one cell whose true recall is R passes / blocks")
+    for row in rows:
+        seen = ", ".join(f"{verdict} {'never' if n is None else n}" for verdict, n in row.first.items())
+        console.say(f"first look, in seeds, that can give each verdict ({row.tier}, bar {row.bar}): {seen}")
     if any(row.pass_min is None and row.block_max is None for row in rows):
         console.say("At so few seeds its bars decide nothing: it shows that the path works, and that the run is valid.")
     console.say(f"digest {document.digest}")
@@ -143,6 +146,10 @@ def profile_lint(ref: Ref, json: console.Json = False) -> None:
         return
     lines = [f"{section}.{key} = {value}" for section, keys in document.sections.items() for key, value in keys.items()]
     console.say(f"{document.ref} is valid", *lines, f"digest {document.digest}")
+
+
+for _group, _name in ((suite, "suite"), (policy, "policy"), (profile, "profile")):
+    governance.add_to(_group, _name)
 
 
 def _give(text: str, out: Path | None, json: bool) -> None:

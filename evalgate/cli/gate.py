@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from evalgate.cli import console
+from evalgate.cli.policy_ref import Chosen, PolicyRef, choose
 from evalgate.errors import EvalgateError, ExitCode, RefusedError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ OUTPUT = "GITHUB_OUTPUT"
 def gate(
     run: console.Run,
     policy: Policy,
+    policy_ref: PolicyRef = None,
     baseline: console.Baseline = None,
     junit: Junit = None,
     markdown: Markdown = None,
@@ -37,13 +39,21 @@ def gate(
     json: console.Json = False,
 ) -> None:
     """Judge RUN under a policy. The exit code is the verdict: 0 PASS, 1 BLOCK, 3 INCONCLUSIVE, 4 ERROR, 5 TAMPERED."""
-    code = judge_and_tell(run, policy, baseline=baseline, junit=junit, markdown=markdown, github=github, json=json)
+    code = judge_and_tell(
+        run,
+        lambda: choose(policy, policy_ref),
+        baseline=baseline,
+        junit=junit,
+        markdown=markdown,
+        github=github,
+        json=json,
+    )
     raise typer.Exit(code)
 
 
 def judge_and_tell(
     run: Path,
-    policy: str,
+    chosen: Callable[[], Chosen],
     *,
     baseline: Path | None,
     junit: Path | None,
@@ -51,14 +61,14 @@ def judge_and_tell(
     github: bool,
     json: bool,
 ) -> ExitCode:
-    """Judge a run, write and print what was asked for, and return the verdict's exit code."""
+    """Judge a run by the policy that ``chosen`` loads, tell what was asked for, and return the verdict's exit code."""
     if github and SUMMARY not in os.environ:
         raise RefusedError(f"--github writes to the file that {SUMMARY} names, and it is not set; leave --github out")
     for path in (junit, markdown):
         if path is not None:
             console.results_are_kept(path, run, baseline)
     with _told_to_files(junit, markdown, github=github):
-        verdict, place = _judge(run, policy, baseline)
+        verdict, place = _judge(run, chosen(), baseline)
         _write(verdict, junit, markdown, github=github)
     if json:
         console.emit(verdict.model_dump(mode="json") | {"exit_code": int(verdict.exit_code), "file": str(place)})
@@ -69,16 +79,14 @@ def judge_and_tell(
     return verdict.exit_code
 
 
-def _judge(run: Path, policy: str, baseline: Path | None) -> tuple[Verdict, Path]:
+def _judge(run: Path, chosen: Chosen, baseline: Path | None) -> tuple[Verdict, Path]:
     from evalgate.gates.judge_run import gate_run, verdict_name
-    from evalgate.gates.policy import load_policy
     from evalgate.store import RunFolder
 
-    rules = load_policy(policy)
     folder = RunFolder.open(run)
     other = None if baseline is None else RunFolder.open(baseline)
-    verdict = gate_run(folder, rules, other)
-    name = verdict_name(rules, None if other is None else other.manifest())
+    verdict = gate_run(folder, chosen.policy, other, chosen.source)
+    name = verdict_name(chosen.policy, None if other is None else other.manifest())
     return verdict, folder.path / "verdicts" / f"{name}.json"
 
 
