@@ -132,6 +132,9 @@ def _kernels() -> str:
     groups: dict[tuple[str, str], list[str]] = {}
     for choice in explain():
         groups.setdefault((choice.form, choice.why), []).append(choice.op)
+    if len(groups) == 1:
+        ((form, why), names) = groups.popitem()
+        return f"{form} for all {len(names)} operations ({why})"
     return "; ".join(f"{form}: {', '.join(names)} ({why})" for (form, why), names in groups.items())
 
 

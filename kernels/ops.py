@@ -86,7 +86,7 @@ def resolve(op: str, device: str) -> Choice:
 def usable(device: str) -> None:
     """Raise UnknownNameError or UnsupportedError, with the remedy, where ``device`` cannot be used."""
     if device not in DEVICES:
-        raise UnknownNameError(f"no device is called {device!r}{nearest(device, list(DEVICES))}")
+        raise UnknownNameError(f"no device is called {device!r}; known: {', '.join(DEVICES)}")
     obstacle = None
     if device != "cpu":
         obstacle = cuda_obstacle() if device == "cuda" else interpreter_obstacle()

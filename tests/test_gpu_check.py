@@ -29,6 +29,8 @@ NAMES = (
     "gpu_rival",
     "gpu_cases",
     "gpu_speed",
+    "gpu_model",
+    "gpu_whole",
     "gpu_table",
     "gpu_check",
 )
@@ -71,7 +73,7 @@ def test_every_comparison_holds_in_the_interpreter(repository: Path, tmp_path: P
     body = json.loads((tmp_path / "interpreter.json").read_text())
     assert (body["right"], body["seed"], body["targets_met"], body["rates"]) == (True, 3, None, None)
     compared = {check["kernel"] for check in body["checks"]}
-    assert {module.rpartition(".")[2] for module in published.MODULES} <= compared
+    assert {module.rpartition(".")[2] for module in published.MODULES} | {"evalgate"} <= compared
 
 
 def test_comparison_sees_what_is_wrong(tools: dict[str, ModuleType]) -> None:
@@ -117,6 +119,30 @@ def test_every_case_can_run(tools: dict[str, ModuleType], monkeypatch: pytest.Mo
         assert one.note == ""
     out_of_time = speed.measure(cases[0], clock.Clock(torch.device("cpu"), 0.0), rates)
     assert (out_of_time.seconds, out_of_time.note) == (None, "no time was left")
+
+
+def test_whole_suite_is_timed(tools: dict[str, ModuleType]) -> None:
+    """A run of a random model, with all tokens that went through it; and no number where there is no time."""
+    clock, whole = tools["gpu_clock"], tools["gpu_whole"]
+    make = tools["gpu_inputs"].Maker(torch.device("cpu"), 0)
+    found = whole.suite_speed(make, "cpu", clock.Clock(torch.device("cpu"), 10.0), tiny=True)
+
+    assert (found.kernel, found.unit, found.note) == ("evalgate", "tokens/s", "")
+    assert 500 < found.rate * found.seconds < 700, "a haystack of 512 tokens, its question and its answer"
+    out_of_time = whole.suite_speed(make, "cpu", clock.Clock(torch.device("cpu"), 0.0), tiny=True)
+    assert (out_of_time.seconds, out_of_time.note) == (None, "no time was left")
+
+
+def test_another_answer_is_seen(tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that answers otherwise, or whose log probabilities are no numbers, is wrong."""
+    whole, make = tools["gpu_whole"], tools["gpu_inputs"].Maker(torch.device("cpu"), 0)
+    one, other = whole.Answers([1, 2], torch.tensor([-1.0, -2.0])), whole.Answers([1, 3], torch.tensor([-1.0, -2.1]))
+    nothing = whole.Answers([1, 2], torch.tensor([-1.0, torch.nan]))
+    for found, wrong in (([one, one, one], []), ([one, other, one], [0, 1]), ([one, nothing, nothing], [1, 2])):
+        given = iter(found)
+        monkeypatch.setattr(whole, "answers", lambda *_, given=given: next(given))
+        checks = list(whole.parity(make, "cpu", tiny=True))
+        assert [at for at, check in enumerate(checks) if not check.ok] == wrong
 
 
 def test_rival_is_compared_where_there_is_time(tools: dict[str, ModuleType]) -> None:

@@ -54,7 +54,7 @@ def step(rows: int, width: int, *, dtype: torch.dtype = torch.float32, seed: int
     mixed = size * torch.randn(rows, 3 * HEADS * width + 32, generator=generator)
     q, k, v = torch.unflatten(mixed.to(dtype)[:, 16:-16], -1, (3, HEADS, width)).unbind(dim=1)
     f = torch.rand(rows, HEADS, width + 16, generator=generator).mul(25.0).sub(15.0).to(dtype)[..., 16:]
-    beta = torch.randn(rows, HEADS + 1, generator=generator).to(dtype)[:, 1:]
+    beta = torch.randn(rows, HEADS + 1, 2, generator=generator).to(dtype)[:, 1:, 0]
     return Step(q, k, v, f, beta, torch.tensor([1.4, -0.5]), torch.randn(HEADS, width, generator=generator))
 
 
@@ -192,6 +192,21 @@ def test_int8_states_that_nothing_changes_keep_their_codes() -> None:
         kda_decode(*x, pool, slots, slots, scale=1.0)
     assert torch.equal(pool.codes, codes)
     torch.testing.assert_close(pool.scales[1], scales[1], atol=0.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1.0, 7.0])
+def test_int8_codes_half_way_are_the_even_ones(size: float) -> None:
+    """A step that puts values where zeros were: a quotient of exactly a half more becomes the even code beside it.
+
+    The seventh of 118.5 sevens is 118.5 only where the quotient is right to the last bit.
+    """
+    x, pool, slots = step(1, 16), stored(states(2, 16), "int8"), torch.tensor([1])
+    pool.codes[1] = 0
+    k, v = torch.zeros_like(x.k), torch.zeros_like(x.v)
+    k[..., 0] = 1e4  # a unit vector to the last bit
+    v[..., :8] = size * torch.tensor([127, 0.5, 1.5, 2.5, -0.5, -1.5, -118.5, 118.5])
+    kda_decode(*x._replace(k=k, v=v, beta=torch.full_like(x.beta, torch.inf)), pool, slots, slots, scale=1.0)
+    assert pool.codes[1, :, 0, :8].tolist() == [[127, 0, 2, 2, 0, -2, -118, 118]] * HEADS
 
 
 def test_int8_rows_that_faded_away_become_zeros() -> None:

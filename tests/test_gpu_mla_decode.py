@@ -133,12 +133,14 @@ def test_what_lies_before_the_first_position_is_not_read(page: int) -> None:
     close(run(q, held), expected(q, own(held), 0.3))
 
 
-def test_a_page_of_minus_1_is_seen_by_no_one() -> None:
+@pytest.mark.parametrize("page", [16, 64])
+def test_a_page_of_minus_1_is_seen_by_no_one(page: int) -> None:
     """It is masked, neither clamped to page 0 nor wrapped to the last one; a row of nothing else sees nothing."""
-    held = cache([100, 50])
-    held.table[0, 2], held.table[1] = -1, -1
+    held = cache([2 * page + 40, 50], page=page)
+    held.table[0, 1], held.table[1] = -1, -1
+    held.latents[:page] = 1.0  # a number, so that page 0 would not show by its NaN alone
     seen = own(held)
-    seen[0] = torch.cat([seen[0][:32], seen[0][48:]])
+    seen[0] = torch.cat([seen[0][:page], seen[0][2 * page :]])
     q = queries(2)
     found = run(q, held)
     close(found, expected(q, [seen[0], seen[1][:0]], 0.3))

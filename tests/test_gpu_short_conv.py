@@ -124,7 +124,9 @@ def test_masked_sequences_touch_nothing_and_give_zeros() -> None:
     x[:5], x[12:] = torch.nan, torch.nan
     before = pool.clone()
     slots, parents = torch.tensor([-1, 2, 3]), torch.tensor([1, 2, -1])
-    found = short_conv(x, filters, pool, Packed.of([5, 7, 8], "cpu"), slots, parents=parents)
+    snapshots = Snapshots.of(torch.full((2, 3, CHANNELS), 7.0), {(0, 5): 0, (2, 8): 1})
+    found = short_conv(x, filters, pool, Packed.of([5, 7, 8], "cpu"), slots, parents=parents, snapshots=snapshots)
+    assert (snapshots.pool == 7.0).all(), "of a masked sequence nothing is kept"
     assert (found[:5] == 0.0).all()
     assert (found[12:] == 0.0).all()
     expected = short_conv(x[5:12], filters, before.clone(), Packed.of([7], "cpu"), torch.tensor([2]))

@@ -1,10 +1,11 @@
-"""Are the GPU kernels right and fast on this machine? One command, at most six minutes, no network.
+"""Are the GPU kernels right and fast on this machine, and the program? One command, at most six minutes, no network.
 
     python tools/gpu_check.py
 
-First every kernel is compared with its equation in float64 at the published shapes, on fresh numbers; then medians are
-taken by device events.  Writes ``benchmarks/gpu/CHIP.json`` and prints a table in Markdown.  Exits 1 where a kernel is
-wrong or a target is missed, 2 where there is no GPU.
+First every kernel is compared with its equation in float64 at the published shapes, on fresh numbers, and an embedded
+model's answers with those of the processor; then a suite is run, and medians are taken by device events.  Writes
+``benchmarks/gpu/CHIP.json`` and prints a table in Markdown.  Exits 1 where something is wrong or a target is missed, 2
+where there is no GPU.
 
 ``TRITON_INTERPRET=1 python tools/gpu_check.py --device cpu-interpret --tiny`` compares only, at small shapes, on the
 processor.
@@ -52,11 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
     from gpu_inputs import PUBLISHED, TINY, Maker
     from gpu_table import document, markdown, write
     from gpu_truth import checks
+    from gpu_whole import parity
 
     started = time.monotonic()
     device = torch.device("cuda" if asked.device == "cuda" else "cpu")
     clock, make = Clock(device, asked.minutes), Maker(device, asked.seed)
     told = _compared(checks(make, TINY if asked.tiny else PUBLISHED, tiny=asked.tiny))
+    told += _compared(parity(make, asked.device, tiny=asked.tiny))
     speeds, rates = _measured(clock, make) if device.type == "cuda" and not asked.tiny else ([], None)
     facts = _facts(device, asked.seed) | {"seconds": round(time.monotonic() - started, 1)}
     body = document(told, speeds, rates, **facts)
@@ -97,9 +100,12 @@ def _measured(clock: Clock, make: Maker) -> tuple[list[Speed], Rates]:
     from gpu_inputs import PUBLISHED
     from gpu_rival import find_rival
     from gpu_speed import compare, measure
+    from gpu_whole import suite_speed
 
     rates = measured_rates(clock)
     print(f"\ncopy {rates.copy / 1e9:.0f} GB/s, bf16 product {rates.product / 1e12:.0f} TFLOP/s", flush=True)
+    whole = suite_speed(make, "cuda", clock)
+    print(f"{whole.kernel}, {whole.what}: {whole.note or f'{whole.rate:,.0f} tokens/s'}", flush=True)
     todo = list(cases(make, PUBLISHED, Sizes(), find_rival()))
     speeds = []
     for case in todo:
@@ -107,7 +113,7 @@ def _measured(clock: Clock, make: Maker) -> tuple[list[Speed], Rates]:
         took = speeds[-1].seconds
         print(f"{case.kernel}, {case.what}: {speeds[-1].note if took is None else f'{took * 1e3:.3f} ms'}", flush=True)
     # Last, since it tunes itself first, which takes minutes.
-    return [compare(case, speed, clock) for case, speed in zip(todo, speeds, strict=True)], rates
+    return [whole, *(compare(case, speed, clock) for case, speed in zip(todo, speeds, strict=True))], rates
 
 
 def _facts(device: torch.device, seed: int) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Maker:
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device
         self._generator = torch.Generator(device).manual_seed(seed)
+        self.host = torch.Generator().manual_seed(seed)
+        """Of numbers that both a processor and the device are given."""
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
         """Normal numbers; made in ``dtype``, so that the largest inputs need no room beside them."""

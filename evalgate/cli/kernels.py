@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
     from evalgate.kernels.gpu.builds import Row
 
+LEGEND = (
+    "registers: of a thread; shared: memory of a program; warps: at a time on a multiprocessor, and their share of the "
+    "most; matrix: tensor-core instructions; wide: loads and stores that move 16 bytes a thread or more, of all"
+)
+
 app = typer.Typer(help="GPU kernels: what they become on a chip.", no_args_is_help=True)
 
 
@@ -60,7 +65,7 @@ def kernels_report(
         console.emit({"ok": not wrong, "chips": chips, "kernels": built})
     else:
         verdict = f"{len(wrong)} of {len(rows)} builds are at fault" if wrong else f"{len(rows)} builds, all well"
-        console.say(_table(rows), *_remarks(rows), verdict)
+        console.say(_table(rows), LEGEND, *_remarks(rows), verdict)
     raise typer.Exit(ExitCode.ERROR if wrong else ExitCode.PASS)
 
 

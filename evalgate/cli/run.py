@@ -105,8 +105,13 @@ def chosen_device(asked: str) -> str:
     from evalgate.kernels.ops import cuda_obstacle
 
     obstacle = cuda_obstacle()
-    sys.stderr.write(f"device: cpu, because {obstacle}\n" if obstacle else "device: cuda\n")
-    return "cpu" if obstacle else "cuda"
+    if obstacle:
+        sys.stderr.write(f"device: cpu, because {obstacle.what}\n")
+        return "cpu"
+    import torch
+
+    sys.stderr.write(f"device: cuda, {torch.cuda.get_device_name()}\n")
+    return "cuda"
 
 
 def _seeds_of(policy: str) -> int:
@@ -167,9 +172,9 @@ def progress(title: str, unit: str = "haystacks") -> Iterator[Callable[[Progress
         tenth = 10 * state.done // max(1, state.total)
         if not terminal and tenth > said:
             said = tenth
-            told = f", {left:,.0f} s left" if left is not None else ""
+            told = ", ".join([rate] * bool(rate) + [f"{left:,.0f} s left"] * (left is not None)) or "starting"
             with suppress(OSError):  # a run does not end because nobody reads how far it is
-                sys.stderr.write(f"{title}: {state.done}/{state.total} {unit}, {rate or 'starting'}{told}\n")
+                sys.stderr.write(f"{title}: {state.done}/{state.total} {unit}, {told}\n")
 
     with bar:
         yield report
