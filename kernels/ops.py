@@ -102,15 +102,20 @@ def explain(device: str | None = None) -> list[Choice]:
     obstacle = cuda_obstacle()
     if obstacle:
         return [_choose(op, "cpu", f"no cuda here: {obstacle.what}") for op in OPS]
-    import torch
-
-    major, minor = torch.cuda.get_device_capability()
-    return [_choose(op, "cuda", f"{torch.cuda.get_device_name()}, sm_{major}{minor}") for op in OPS]
+    return [_choose(op, "cuda", cuda_name()) for op in OPS]
 
 
 def load(choice: Choice) -> object:
     """The module of a form."""
     return importlib.import_module(choice.path)
+
+
+def cuda_name() -> str:
+    """The GPU and its chip, where ``cuda`` can be used."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"{torch.cuda.get_device_name()}, sm_{major}{minor}"
 
 
 def cuda_obstacle() -> Obstacle | None:

@@ -102,15 +102,13 @@ def chosen_device(asked: str) -> str:
     """The device to use; where the choice was left to us, it is told with its reason."""
     if asked != "auto":
         return asked
-    from evalgate.kernels.ops import cuda_obstacle
+    from evalgate.kernels.ops import cuda_name, cuda_obstacle
 
     obstacle = cuda_obstacle()
     if obstacle:
         sys.stderr.write(f"device: cpu, because {obstacle.what}\n")
         return "cpu"
-    import torch
-
-    sys.stderr.write(f"device: cuda, {torch.cuda.get_device_name()}\n")
+    sys.stderr.write(f"device: cuda, {cuda_name()}\n")
     return "cuda"
 
 
@@ -167,12 +165,12 @@ def progress(title: str, unit: str = "haystacks") -> Iterator[Callable[[Progress
     def report(state: Progress) -> None:
         nonlocal said
         rate = f"{state.tokens / state.seconds:,.0f} tok/s" if state.tokens and state.seconds else ""
-        left = state.seconds * (state.total - state.done) / state.fresh if state.fresh else None
+        left = f"{state.seconds * (state.total - state.done) / state.fresh:,.0f} s left" if state.fresh else ""
         bar.update(task, completed=state.done, total=state.total, rate=rate)
         tenth = 10 * state.done // max(1, state.total)
         if not terminal and tenth > said:
             said = tenth
-            told = ", ".join([rate] * bool(rate) + [f"{left:,.0f} s left"] * (left is not None)) or "starting"
+            told = ", ".join(part for part in (rate, left) if part) or "starting"
             with suppress(OSError):  # a run does not end because nobody reads how far it is
                 sys.stderr.write(f"{title}: {state.done}/{state.total} {unit}, {told}\n")
 
