@@ -42,7 +42,8 @@ def test_automatic_choice_names_the_gpu(monkeypatch: pytest.MonkeyPatch, capsys:
     """Where there is one that can be used."""
     monkeypatch.setattr("evalgate.kernels.ops.cuda_obstacle", lambda: None)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H100")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
     assert chosen_device("auto") == "cuda"
-    assert capsys.readouterr().err == "device: cuda, NVIDIA H100\n"
+    assert capsys.readouterr().err == "device: cuda, NVIDIA H100, sm_90\n"
     assert chosen_device("cpu-interpret") == "cpu-interpret"
     assert capsys.readouterr().err == ""
