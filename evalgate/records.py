@@ -64,6 +64,7 @@ class Trial:
     prompt_sha256: str
     """sha256 of the final token ids (uint32 little-endian)."""
     expected: str
+    """The wanted values, as ``scorer`` reads them."""
     answer: str
     outcome: Outcome
     prompt_tokens: int
@@ -74,6 +75,10 @@ class Trial:
     latency_s: float
     batch_id: str
     attempt: int
+    scorer: str = "number"
+    """Which scorer judged the answer: ``number``, ``count``, ``word``, ``uuid``, ``key``, ``absent``, ``text``."""
+    batch_row: int = 0
+    """Place in its batch, 0-based."""
 
     @property
     def cell(self) -> Cell:

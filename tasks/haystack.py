@@ -10,43 +10,40 @@ import hashlib
 import itertools
 import json
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from evalgate.errors import RefusedError
 from evalgate.records import Cell, Context
-from evalgate.tasks import language, words
+from evalgate.tasks import names
 from evalgate.tasks.draw import Draw
-from evalgate.tasks.families import Plant
+from evalgate.tasks.families.family import Cast, Needs, Query, Script, Statement
 from evalgate.tasks.layout import Laid, Wish, lay
-from evalgate.tasks.packing import Budget, Stream, pack
+from evalgate.tasks.packing import Budget, Entry, Stream, pack, register_of
+from evalgate.tasks.placement import Edges
 from evalgate.tasks.prompt import Tokenizer, Wording
-from evalgate.tasks.suite import Suite, Task
+from evalgate.tasks.registers import REGISTERS, Taken, filler_sentence
+from evalgate.tasks.suite import Suite
+from evalgate.tasks.task import Task
+from evalgate.tasks.wanted import Wanted
 
 TRAINING_SET = "train"
 BLOCK = 256
 """Filler lines that are tokenized together."""
 
-
-class Fact(NamedTuple):
-    """What one needle states."""
-
-    form: int
-    key: language.Key
-    value: int
+Name = tuple[str | int, ...]
 
 
 class Needle(NamedTuple):
-    """One needle as it lies in a haystack; ``start`` and ``end`` count from prompt token 0."""
+    """One statement as it lies in a haystack; ``start`` and ``end`` count from prompt token 0."""
 
     task: str
     length: int
     band: str
-    fact: Fact
+    form: str
     start: int
     end: int
-    asked: bool
 
 
 class Probe(NamedTuple):
@@ -54,7 +51,11 @@ class Probe(NamedTuple):
 
     trial_id: str
     cell: Cell
-    needle: Needle
+    wanted: Wanted
+    form: str
+    start: int
+    """Where what it asks for begins, and where it ends, counted from prompt token 0."""
+    end: int
     depth: float
     same_form: int
     facts: int
@@ -89,6 +90,22 @@ class Haystack:
         )
 
 
+class _Part(NamedTuple):
+    """One entry's script, and the forms that it is written in."""
+
+    entry: Entry
+    script: Script
+    cast: Cast
+
+
+class _Asked(NamedTuple):
+    """A question whose needles were laid."""
+
+    entry: Entry
+    query: Query
+    needles: list[Needle]
+
+
 class Builder:
     """Builds the haystacks of one suite for one tokenizer."""
 
@@ -97,82 +114,160 @@ class Builder:
             raise RefusedError(f"seed set {TRAINING_SET!r} is reserved for training models; choose another name")
         self.suite = suite
         self.seed_set = seed_set
-        self.wording = Wording(tokenizer)
-        self.reserve = self.wording.reserve(suite.decoding.max_tokens)
-        self.streams = pack(suite, Budget(self.reserve, self.wording.needle_tokens))
-        self._root = (suite.digest, language.GENERATOR_VERSION, seed_set)
+        self.wording = Wording(suite, tokenizer)
+        self.reserve = self.wording.reserve()
+        self.streams = pack(suite, Budget(self.reserve, self.wording.statement_tokens, self.wording.filler_tokens))
+        self._root = (suite.digest, names.GENERATOR_VERSION, seed_set)
 
     def build(self, seed: int, stream: Stream) -> Haystack:
         """The haystack of ``seed`` in ``stream``."""
-        name = (*self._root, seed, stream.index)
-        plants = self._plants(stream, name)
-        facts = self._facts(stream, plants, name)
-        lines = self.wording.lines([language.needle_line(*fact) for fact in facts])
+        name: Name = (*self._root, seed, stream.index)
+        parts = self._parts(stream, name)
+        statements = [(part, statement) for part in parts for statement in part.script.statements]
+        lines = self.wording.lines(self._framed(stream, statements, name))
         lengths = sorted({entry.length for entry in stream.entries})
-        filler = _Filler(self.wording, Draw(*name, "filler"))
         rooms = [length - self.reserve for length in lengths]
-        laid = lay(self._wishes(stream, plants, facts, lines), rooms, self.suite.bands, filler)
+        wishes = self._wishes(parts, lines, Draw(*name, "edges"))
+        laid = lay(wishes, rooms, self.suite.bands, _Filler(self.wording, self._sentences(stream, parts, name)))
         head = len(self.wording.head)
-        needles = []
-        for (entry, plant), fact, line, start in zip(plants, facts, lines, laid.starts, strict=True):
-            task, length = stream.entries[entry]
-            begin = head + start
-            needles.append(Needle(task, length, plant.band, fact, begin, begin + len(line), plant.asked))
-        return self._assemble(seed, stream, needles, laid, lengths)
+        needles = [
+            Needle(
+                part.entry.task,
+                part.entry.length,
+                statement.band or "",
+                self._form(part, statement.form),
+                head + start,
+                head + start + len(line),
+            )
+            for (part, statement), line, start in zip(statements, lines, laid.starts, strict=True)
+        ]
+        return self._assemble(seed, stream, parts, needles, laid, lengths)
 
-    def _plants(self, stream: Stream, name: tuple[str | int, ...]) -> list[tuple[int, Plant]]:
-        """(entry index, plant) for every needle of the stream."""
-        out = []
-        for index, entry in enumerate(stream.entries):
-            task = Task(entry.task)
-            draw = Draw(*name, "plants", entry.task, entry.length)
-            out += [(index, plant) for plant in task.family.plants(task.rung, self.suite.bands, draw)]
-        return out
-
-    def _facts(self, stream: Stream, plants: list[tuple[int, Plant]], name: tuple[str | int, ...]) -> list[Fact]:
-        """(form, key, value) of each plant: forms and keys are never shared between entries."""
-        forms = Draw(*name, "forms").permutation(range(len(words.ATTRIBUTES)))
+    def _parts(self, stream: Stream, name: Name) -> list[_Part]:
+        """The script of every entry; forms and keys are never shared between entries."""
         tasks = [Task(entry.task) for entry in stream.entries]
-        form_base = [0, *itertools.accumulate(t.family.forms(t.rung, self.suite.bands) for t in tasks)]
-        key_base = [0, *itertools.accumulate(t.family.keys(t.rung, self.suite.bands) for t in tasks)]
-        keys = language.draw_keys(Draw(*name, "keys"), key_base[-1])
-        values = language.draw_values(Draw(*name, "values"), len(plants))
+        needs = [task.family.needs(task.rung, self.suite.bands) for task in tasks]
+        forms = iter(Draw(*name, "forms").permutation(range(len(self.wording.phrases.forms))))
+        keys = iter(names.draw_keys(Draw(*name, "keys"), sum(need.keys for need in needs)))
+        values = self._values(needs, name)
+        parts = []
+        for entry, task, need in zip(stream.entries, tasks, needs, strict=True):
+            cast = Cast(
+                phrases=self.wording.phrases,
+                noun=self.wording.noun,
+                forms=list(itertools.islice(forms, need.forms)),
+                keys=list(itertools.islice(keys, need.keys)),
+                values=list(itertools.islice(values[need.kind], need.values)),
+                place=self._placer(entry),
+            )
+            draw = Draw(*name, "plants", entry.task, entry.length)
+            script = task.family.script(task.rung, self.suite.bands, draw, cast)
+            parts.append(_Part(entry, script if entry.alone is None else _alone(script, entry.alone), cast))
+        return parts
+
+    def _placer(self, entry: Entry) -> Callable[[Draw, float, float], float]:
+        room = entry.length - self.reserve
+        return lambda draw, low, high: self.suite.placement.place(draw, low, high, room)
+
+    def _values(self, needs: list[Needs], name: Name) -> dict[names.ValueKind, Iterator[str]]:
+        counts: dict[names.ValueKind, int] = {}
+        for need in needs:
+            counts[need.kind] = counts.get(need.kind, 0) + need.values
+        return {
+            kind: iter(names.draw_values(Draw(*name, _VALUES[kind]), kind, count)) for kind, count in counts.items()
+        }
+
+    def _framed(self, stream: Stream, statements: list[tuple[_Part, Statement]], name: Name) -> list[str]:
+        draw = Draw(*name, "frames")
+        register = REGISTERS[register_of(self.suite, stream.entries[0])]
         return [
-            Fact(forms[form_base[entry] + plant.form], keys[key_base[entry] + plant.key], value)
-            for (entry, plant), value in zip(plants, values, strict=True)
+            register.line(draw, self.wording.phrases, statement.text) if statement.framed else statement.text + "\n"
+            for _, statement in statements
         ]
 
-    def _wishes(
-        self, stream: Stream, plants: list[tuple[int, Plant]], facts: list[Fact], lines: list[list[int]]
-    ) -> list[Wish]:
-        last = {fact[:2]: i for i, fact in enumerate(facts)}
-        wishes = []
-        for i, ((entry, plant), fact, line) in enumerate(zip(plants, facts, lines, strict=True)):
-            final = last[fact[:2]]
-            room = stream.entries[entry].length - self.reserve
-            wishes.append(Wish(line, room, plant.depth, plant.band, None if final == i else final))
+    def _sentences(self, stream: Stream, parts: list[_Part], name: Name) -> Iterator[str]:
+        """Filler lines without end."""
+        draw, phrases = Draw(*name, "filler"), self.wording.phrases
+        task = Task(stream.entries[0].task)
+        if task.family.own_filler:
+            for sentence in task.family.filler(task.rung, draw, parts[0].cast):
+                yield sentence + "\n"
+        register = register_of(self.suite, stream.entries[0])
+        whole = [part for part in parts if Task(part.entry.task).family.asks_every_fact]
+        taken = Taken(
+            frozenset(key for part in parts for key in part.cast.keys),
+            frozenset(form for part in whole for form in part.cast.forms),
+        )
+        while True:
+            sentence = filler_sentence(register, self.suite.haystack.language, phrases, draw, taken)
+            yield REGISTERS[register].line(draw, phrases, sentence)
+
+    def _wishes(self, parts: list[_Part], lines: list[list[int]], draw: Draw) -> list[Wish]:
+        wishes: list[Wish] = []
+        for part in parts:
+            first, room = len(wishes), part.entry.length - self.reserve
+            for statement in part.script.statements:
+                line = lines[len(wishes)]
+                before = None if statement.before is None else first + statement.before
+                exact = self._exact(statement, len(line), room, draw)
+                wishes.append(Wish(line, room, statement.depth, statement.band, before, exact))
         return wishes
 
-    def _assemble(self, seed: int, stream: Stream, needles: list[Needle], laid: Laid, lengths: list[int]) -> Haystack:
+    def _exact(self, statement: Statement, tokens: int, room: int, draw: Draw) -> int | None:
+        """Token of the context at which a statement must begin, where the suite places needles at edges."""
+        placement = self.suite.placement
+        if statement.band is None or not isinstance(placement, Edges):
+            return None
+        low, high = self.suite.bands[statement.band]
+        head = len(self.wording.head)
+        # A context ends up to 2% before its room does, and no needle may leave its band by that.
+        start, end = head + int(low * room) + 1, head + int(high * 0.98 * room) - 1
+        at = placement.snap(draw, head + statement.depth * room, tokens, start, end)
+        return None if at is None else at - head
+
+    def _form(self, part: _Part, form: int) -> str:
+        forms = part.cast.forms
+        return self.wording.phrases.forms[forms[form]] if forms else ""
+
+    def _assemble(
+        self, seed: int, stream: Stream, parts: list[_Part], needles: list[Needle], laid: Laid, lengths: list[int]
+    ) -> Haystack:
         start = len(self.wording.head)
         tokens = self.wording.head + laid.tokens
         ends = {length: start + laid.ends[length - self.reserve] for length in lengths}
-        asked = [needle for needle in needles if needle.asked]
-        questions = self.wording.questions([language.question_line(n.fact.form, n.fact.key) for n in asked])
+        asked, first = [], 0
+        for part in parts:
+            own = needles[first : first + len(part.script.statements)]
+            first += len(own)
+            asked += [_Asked(part.entry, query, [own[i] for i in query.about]) for query in part.script.queries]
         digests = {length: _hasher(tokens[:end]) for length, end in ends.items()}
         probes = [
-            self._probe(seed, stream, needle, tail, needles, ends[needle.length], digests[needle.length].copy(), arm)
+            self._probe(seed, stream, ask, tail, needles, ends[ask.entry.length], digests[ask.entry.length].copy(), arm)
             for arm in self.suite.arms
-            for needle, tail in zip(asked, questions, strict=True)
+            if (arm == "isolated") == stream.isolated
+            for ask, tail in zip(asked, self._tails(asked, arm, (*self._root, seed, stream.index)), strict=True)
         ]
         contexts = [self._context(seed, stream, length, ends[length], needles) for length in lengths]
         return Haystack(seed, stream.index, tokens, start, contexts, ends, probes)
+
+    def _tails(self, asked: list[_Asked], arm: str, name: Name) -> list[list[int]]:
+        """What follows the context in each prompt: the question, under ``turns`` after those asked before it."""
+        if arm != "turns":
+            return self.wording.questions([ask.query.text for ask in asked])
+        tails: list[list[int]] = [[] for _ in asked]
+        said: dict[int, list[tuple[str, str]]] = {}
+        for i in Draw(*name, "turns").permutation(range(len(asked))):
+            before = said.setdefault(asked[i].entry.length, [])
+            query = asked[i].query
+            tails[i] = self.wording.turns(before, query.text)
+            before.append((query.text, str(query.wanted)))
+        return tails
 
     def _probe(
         self,
         seed: int,
         stream: Stream,
-        needle: Needle,
+        ask: _Asked,
         tail: list[int],
         needles: list[Needle],
         end: int,
@@ -180,15 +275,22 @@ class Builder:
         arm: str,
     ) -> Probe:
         start = len(self.wording.head)
-        inside = [n for n in needles if n.end <= end]
+        inside = [needle for needle in needles if needle.end <= end]
         hasher.update(_packed(tail))
-        cell = Cell(needle.task, needle.length, needle.band, arm)
+        cell = Cell(ask.entry.task, ask.entry.length, ask.query.band, arm)
+        whole = ask.query.band not in self.suite.bands
+        about = ask.needles[: None if whole else 1]
+        begin = min((needle.start for needle in about), default=start)
+        form = about[0].form if about else ""
         return Probe(
             trial_id=_short_id(*self._root, seed, stream.index, *cell),
             cell=cell,
-            needle=needle,
-            depth=(needle.start - start) / (end - start),
-            same_form=sum(n.fact.form == needle.fact.form for n in inside),
+            wanted=ask.query.wanted,
+            form=form,
+            start=begin,
+            end=max((needle.end for needle in about), default=end),
+            depth=(begin - start) / (end - start),
+            same_form=sum(needle.form == form for needle in inside),
             facts=len(inside),
             tail=tail,
             prompt_sha256=hasher.hexdigest(),
@@ -196,9 +298,7 @@ class Builder:
 
     def _context(self, seed: int, stream: Stream, length: int, end: int, needles: list[Needle]) -> Context:
         start = len(self.wording.head)
-        spans = [
-            [n.start, n.end, n.task, n.length, n.band, words.ATTRIBUTES[n.fact.form]] for n in needles if n.end <= end
-        ]
+        spans = [[n.start, n.end, n.task, n.length, n.band, n.form] for n in needles if n.end <= end]
         return Context(
             context_id=self.context_id(seed, stream, length),
             seed=seed,
@@ -214,18 +314,34 @@ class Builder:
         return _short_id(*self._root, "context", seed, stream.index, length)
 
 
-class _Filler:
-    """An endless stream of filler lines in token ids, drawn and tokenized once however often it is read."""
+_VALUES: dict[names.ValueKind, str] = {"number": "values", "word": "words", "uuid": "uuids"}
+"""What the draw of each kind of value is called."""
 
-    def __init__(self, wording: Wording, draw: Draw) -> None:
+
+def _alone(script: Script, band: str) -> Script:
+    """Only the question of ``band``, and the statements that its answer follows from."""
+    (query,) = (query for query in script.queries if query.band == band)
+    kept = {old: new for new, old in enumerate(sorted(query.about))}
+    statements = []
+    for old in kept:
+        statement = script.statements[old]
+        later = statement.before
+        statements.append(statement._replace(before=None if later is None else kept.get(later)))
+    return Script(statements, [query._replace(about=tuple(kept[i] for i in query.about))])
+
+
+class _Filler:
+    """Filler lines without end in token ids, drawn and tokenized once however often they are read."""
+
+    def __init__(self, wording: Wording, sentences: Iterator[str]) -> None:
         self._wording = wording
-        self._draw = draw
+        self._sentences = sentences
         self._lines: list[list[int]] = []
 
     def __iter__(self) -> Iterator[list[int]]:
         for i in itertools.count():
             if i == len(self._lines):
-                self._lines += self._wording.lines([language.filler_line(self._draw) for _ in range(BLOCK)])
+                self._lines += self._wording.lines(list(itertools.islice(self._sentences, BLOCK)))
             yield self._lines[i]
 
 

@@ -12,11 +12,18 @@ from typing import NamedTuple
 from evalgate.errors import DoesNotFitError
 from evalgate.tasks.suite import band_of
 
-ATTEMPTS = 40
+ATTEMPTS = 100
+PATIENCE = 8
 SLACK = 5
 """How far under its budget a context ends, about: half a filler line."""
 FITTING = 16
 """How many filler lines are tried to end a context close to its budget."""
+
+
+REACH = 96
+"""From how far before an exact position filler lines are chosen to end there."""
+CHOICE = 48
+"""How many filler lines they are chosen from."""
 
 
 class Wish(NamedTuple):
@@ -25,9 +32,12 @@ class Wish(NamedTuple):
     line: list[int]
     room: int
     depth: float
-    band: str
-    before: int | None
-    """Index of the wish that must come later (the last setting of the same key); such a wish has no band."""
+    band: str | None
+    """Where it must begin; None: nowhere in particular."""
+    before: int | None = None
+    """Index of a wish further on in the list that must come later."""
+    exact: int | None = None
+    """Token of the context at which it begins, instead of a depth."""
 
 
 class Laid(NamedTuple):
@@ -46,8 +56,8 @@ def lay(
     ``rooms`` are the context budgets (L - R), ascending; ``filler`` gives the same endless lines each time it is read.
     Raises DoesNotFitError when no arrangement is found.
     """
-    targets = [wish.depth * (wish.room - SLACK) for wish in wishes]
-    for _ in range(ATTEMPTS):
+    targets = [wish.depth * (wish.room - SLACK) if wish.exact is None else wish.exact for wish in wishes]
+    for attempt in range(ATTEMPTS):
         laid = _arrange(wishes, targets, rooms, iter(filler))
         moves = [
             _overshoot(wish, start, laid.ends[wish.room], bands)
@@ -55,8 +65,9 @@ def lay(
         ]
         if not any(moves):
             return laid
-        targets = [target - move for target, move in zip(targets, moves, strict=True)]
-        targets = [t if w.before is None else min(t, targets[w.before]) for t, w in zip(targets, wishes, strict=True)]
+        # Needles that crowd at an edge push each other back over it; the longer that lasts, the harder they are moved.
+        force = 1 + max(0, attempt - PATIENCE) / PATIENCE
+        targets = _moved(wishes, targets, [force * move for move in moves])
     late = [wish for wish, move in zip(wishes, moves, strict=True) if move]
     raise DoesNotFitError(
         f"{len(late)} needles of {len(wishes)} cannot be laid inside band {late[0].band!r} of a context of "
@@ -64,12 +75,25 @@ def lay(
     )
 
 
+def _moved(wishes: list[Wish], targets: list[float], moves: list[float]) -> list[float]:
+    """Targets after ``moves``; what must come before a wish that moved to the front, or after one, goes along."""
+    moved = [target - move for target, move in zip(targets, moves, strict=True)]
+    for i in reversed(range(len(wishes))):
+        later = wishes[i].before
+        if later is not None:
+            moved[i] = min(moved[i], moved[later]) if moves[i] >= 0 else moved[i]
+    for i, wish in enumerate(wishes):
+        if wish.before is not None:
+            moved[wish.before] = max(moved[wish.before], moved[i])
+    return moved
+
+
 def _overshoot(wish: Wish, start: int, end: int, bands: dict[str, tuple[float, float]]) -> float:
     """By how many tokens (later is positive) a needle lies outside its band or its context; 0 when inside."""
     if start + len(wish.line) > end:
         return start + len(wish.line) - end + 1
     depth = start / end
-    if wish.before is not None or band_of(depth, bands) == wish.band:
+    if wish.band is None or band_of(depth, bands) == wish.band:
         return 0.0
     low, high = bands[wish.band]
     return (depth - high) * end + 2 if depth >= high else (depth - low) * end - 2
@@ -80,20 +104,28 @@ def _arrange(wishes: list[Wish], targets: list[float], rooms: list[int], filler:
     starts = [0] * len(wishes)
     tokens: list[int] = []
     ends: dict[int, int] = {}
+    bound = 0
+    """Where the last line of the context before began: a length that is hardly longer ends there too."""
     for room in rooms:
         while True:
             left = room - len(tokens)
-            if queue and targets[queue[0]] <= len(tokens) + SLACK and len(wishes[queue[0]].line) <= left:
+            ahead = targets[queue[0]] - len(tokens) if queue else left
+            exact = bool(queue) and wishes[queue[0]].exact is not None
+            if queue and ahead <= (0 if exact else SLACK) and len(wishes[queue[0]].line) <= left:
                 needle = queue.pop(0)
                 starts[needle] = len(tokens)
                 tokens += wishes[needle].line
+                continue
+            if exact and 0 < ahead <= REACH and (lines := _filling(filler, int(ahead))):
+                tokens += lines
                 continue
             line = _fitting(filler, left)
             if line is None:
                 break
             tokens += line
-        ends[room] = len(tokens)
-        if room != rooms[-1]:
+        ends[room] = len(tokens) if len(tokens) <= room else bound
+        if room != rooms[-1] and len(tokens) <= room:
+            bound = len(tokens)
             tokens += next(line for line in filler if len(line) > room - len(tokens))
     for needle in queue:
         starts[needle] = len(tokens)
@@ -108,3 +140,17 @@ def _fitting(filler: Iterator[list[int]], left: int) -> list[int] | None:
     tried = [line, *(next(filler) for _ in range(FITTING - 1))]
     fits = [line for line in tried if len(line) <= left]
     return max(fits, key=len) if fits else None
+
+
+def _filling(filler: Iterator[list[int]], gap: int) -> list[int]:
+    """Filler lines that together take ``gap`` tokens; empty where no choice of the next ones does."""
+    lines = [next(filler) for _ in range(CHOICE)]
+    ways: dict[int, list[int]] = {0: []}
+    """tokens -> which lines take them; the first way that is found stays."""
+    for new, line in enumerate(lines):
+        for taken, chosen in list(ways.items()):
+            if taken + len(line) <= gap:
+                ways.setdefault(taken + len(line), [*chosen, new])
+        if gap in ways:
+            return [token for one in ways[gap] for token in lines[one]]
+    return []

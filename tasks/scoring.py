@@ -1,7 +1,7 @@
-"""Scoring one answer: a pure function of the answer's text, how it ended, and what was expected.
+"""Scoring one answer: a pure function of the answer's text, how it ended, and what was wanted.
 
-Right means: the whole value stands in the answer at word borders, and no other value does.
-The prompt is never part of what is scored.
+Right means: every wanted value stands in the answer at word borders, and no other value of its kind does.
+The prompt, and whatever a template puts before the answer, is never part of what is scored.
 """
 
 from __future__ import annotations
@@ -10,42 +10,74 @@ import re
 import unicodedata
 
 from evalgate.records import Outcome
+from evalgate.tasks.finding import FINDERS, bare
+from evalgate.tasks.wanted import Wanted
 
-SCORER_VERSION = "1"
+SCORER_VERSION = "2"
 """Raised whenever the same answer could be scored otherwise."""
 
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:[ ,_\u00a0]\d{3})*(?![\w]|\.\d)")
+_REASONING = "(?:think|thinking|reasoning)"
+_CLOSED = re.compile(rf"^.*</{_REASONING}>", re.DOTALL)
+_OPENED = re.compile(rf"<{_REASONING}>")
+_NEXT_TURN = re.compile(r"\n\s*(?:question|q|질문)\s*:.*", re.DOTALL)
 _REFUSAL = re.compile(
     r"\b(?:i (?:cannot|can't|am unable to|am not able to|do not know|don't know)"
-    r"|not (?:mentioned|given|stated|specified))\b"
+    r"|not (?:mentioned|given|stated|specified|found|provided|listed|there|in the)"
+    r"|no (?:such|information|mention|number|record)|none|unknown)\b"
+    r"|없음|없다|없습니다|나오지 않"
 )
+SPARE_WORDS = 30
+"""Words that a free text may have beside the wanted one: an answer that says everything says nothing."""
 
 
-def score(answer: str, finish_reason: str, expected: str) -> Outcome:
-    """Judge one answer to a question whose value is the number ``expected``.
+def score(answer: str, finish_reason: str, expected: str, scorer: str = "number") -> Outcome:
+    """Judge one answer by ``scorer`` (see :mod:`~evalgate.tasks.wanted`) against ``expected`` as a trial records it.
 
     ``finish_reason`` is ``stop``, ``length`` or ``error``.  Raises TypeError for anything but text, so that a list
-    passed by mistake never becomes a score.
+    passed by mistake never becomes a score, and ValueError for an unknown scorer.
     """
     if not isinstance(answer, str) or not isinstance(expected, str):
         raise TypeError(f"expected texts, found {type(answer).__name__} and {type(expected).__name__}")
+    wanted = Wanted.read(scorer, expected)
     if finish_reason == "error":
         return Outcome.ERROR
-    text = _THOUGHT.sub(" ", normalise(answer))
-    if finish_reason == "length" or "<think>" in text:
+    text = spoken(answer)
+    if finish_reason == "length" or _OPENED.search(text):
         return Outcome.TRUNCATED
     if not text.strip():
         return Outcome.EMPTY
-    found = {re.sub(r"\D", "", number) for number in _NUMBER.findall(text)}
-    if found == {expected}:
+    if _right(text, wanted):
         return Outcome.CORRECT
-    if not found and _REFUSAL.search(text):
-        return Outcome.REFUSED
-    return Outcome.WRONG
+    silent = wanted.scorer in FINDERS and not FINDERS[wanted.scorer](text)
+    return Outcome.REFUSED if silent and wanted.scorer != "absent" and _REFUSAL.search(text) else Outcome.WRONG
 
 
-def normalise(text: str) -> str:
-    """NFKC, lower case, curly quotes straightened, white space folded."""
+def spoken(answer: str) -> str:
+    """What is left to judge: normalised, without closed reasoning, up to a next turn that the model made up."""
+    return _folded(_NEXT_TURN.sub("", _CLOSED.sub("", normalise(answer, lines=True))))
+
+
+def normalise(text: str, *, lines: bool = False) -> str:
+    """NFKC, lower case, ASCII digits, curly quotes straightened, white space folded (``lines``: line breaks stay)."""
     text = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    return text if lines else _folded(text)
+
+
+def _folded(text: str) -> str:
     return re.sub(r"\s+", " ", text)
+
+
+def _right(text: str, wanted: Wanted) -> bool:
+    if wanted.scorer == "absent":
+        return not FINDERS["number"](text) and _REFUSAL.search(text) is not None
+    if wanted.scorer == "text":
+        return any(_says(text, reference) for reference in wanted.values)
+    return FINDERS[wanted.scorer](text) == {normalise(value) for value in wanted.values}
+
+
+def _says(text: str, reference: str) -> bool:
+    said, asked = bare(text), bare(normalise(reference))
+    if not asked or len(said) > len(asked) + SPARE_WORDS:
+        return False
+    return any(said[at : at + len(asked)] == asked for at in range(len(said)))

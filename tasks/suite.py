@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import importlib.resources
 import itertools
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from evalgate.data_class import DataClass
-from evalgate.errors import UnknownNameError, nearest
+from evalgate.errors import UnknownNameError
 from evalgate.records import Cell
-from evalgate.tasks.families import FAMILIES, Family
+from evalgate.tasks.phrases import Language
+from evalgate.tasks.placement import Placement, Uniform
+from evalgate.tasks.registers import RegisterName
+from evalgate.tasks.task import Task
 from evalgate.versioned import Document, Library
 
-ARMS = ("default", "isolated", "cold", "chunked", "warm", "resumed", "load")
-TASK_PATTERN = re.compile(r"^([a-z_]+)(?:@([1-9]\d*))?$")
-
-
-class Task:
-    """A family at a rung, such as ``multikey@8``."""
-
-    def __init__(self, name: str) -> None:
-        match = TASK_PATTERN.match(name)
-        family = FAMILIES.get(match[1]) if match else None
-        if match is None or family is None:
-            raise UnknownNameError(f"unknown task {name!r}{nearest(name.partition('@')[0], list(FAMILIES))}")
-        self.name = name
-        self.family: Family = family
-        self.rung = int(match[2]) if match[2] else 1
-        family.check(self.rung if match[2] else None)
+ARMS = ("default", "isolated", "turns", "cold", "chunked", "warm", "resumed", "load")
 
 
 def _tasks(names: list[str]) -> list[str]:
@@ -79,8 +66,8 @@ class Haystack(_Section):
     """What the filler is."""
 
     source: Literal["grammar"]
-    register_: Literal["report"] = Field(alias="register")
-    language: Literal["en"]
+    register_: RegisterName = Field(alias="register")
+    language: Language
     data_class: DataClass
 
 
@@ -94,8 +81,21 @@ class Streams(_Section):
 class Decoding(_Section):
     """How answers are generated."""
 
-    max_tokens: int = Field(ge=4, le=512)
+    max_tokens: int = Field(ge=4, le=4096)
+    """The answer's, without reasoning."""
     temperature: Literal[0]
+    thinking_tokens: int = Field(default=0, ge=0)
+    """Reasoning before the answer; it counts in the length."""
+
+
+class Prompting(_Section):
+    """What stands around the text."""
+
+    template: Literal["chat", "base"] = "chat"
+    """The model's own chat template, or none: a text that ends where the answer begins."""
+    system: str | None = None
+    answer_prefix: str = ""
+    """The beginning of the answer, given and never scored."""
 
 
 class Suite(Document):
@@ -110,6 +110,8 @@ class Suite(Document):
     haystack: Haystack
     streams: Streams
     decoding: Decoding
+    placement: Placement = Uniform()
+    prompting: Prompting = Prompting()
 
     def cells(self) -> list[Cell]:
         """Every cell that the suite asks."""
@@ -118,7 +120,7 @@ class Suite(Document):
             for arm in self.arms
             for task in self.tasks
             for length in self.lengths
-            for band in self.bands
+            for band in Task(task).family.asked(self.bands)
         ]
 
 

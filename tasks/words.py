@@ -1,6 +1,6 @@
-"""The word lists that needles and filler are made of; no word stands in two lists.
+"""The English word lists that needles and filler are made of; no word stands in two lists.
 
-Keys are an adjective and a noun, forms are attributes, values are six-digit numbers.
+Keys are an adjective and a noun, forms are attributes, values are six-digit numbers or code words.
 A quarter of all keys and values is reserved for training and appears in no suite (:func:`reserved_key`,
 :func:`reserved_value`), so that a model trained on this generator has never seen what it is asked.
 """
@@ -77,6 +77,63 @@ TIMES = _words(
     "autumn dawn dinner dusk evening friday january lunch march midnight monday morning noon october saturday spring "
     "summer sunday sunset thursday tuesday wednesday winter"
 )
+
+CODE_WORDS = _words(
+    "alpha anvil apricot atlas bamboo basil birch bravo cameo carbon cipher citrus clover cobalt cocoa delta denim "
+    "domino echo elbow fable fathom foxtrot fresco galaxy gamma ginger granite hickory indium jigsaw juniper kilo "
+    "lambda linen lunar magma maize nectar nickel nylon omega opal oscar papaya pixel plasma prism quiver radish "
+    "romeo saffron sierra sigma silica tango tempo topaz turbo umbra vanilla vector vortex whisky xenon "
+    "yankee yonder zephyr zigzag zinc"
+)
+
+ORDINALS = _words(
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
+    "sixteenth"
+)
+
+CITIES = (
+    ("Lyon", "France"),
+    ("Osaka", "Japan"),
+    ("Turin", "Italy"),
+    ("Bilbao", "Spain"),
+    ("Hamburg", "Germany"),
+    ("Krakow", "Poland"),
+    ("Porto", "Portugal"),
+    ("Bergen", "Norway"),
+    ("Malmo", "Sweden"),
+    ("Aarhus", "Denmark"),
+    ("Tampere", "Finland"),
+    ("Antwerp", "Belgium"),
+    ("Utrecht", "Netherlands"),
+    ("Graz", "Austria"),
+    ("Basel", "Switzerland"),
+    ("Brno", "Czechia"),
+    ("Szeged", "Hungary"),
+    ("Varna", "Bulgaria"),
+    ("Patras", "Greece"),
+    ("Izmir", "Turkey"),
+    ("Busan", "Korea"),
+    ("Wuhan", "China"),
+    ("Pune", "India"),
+    ("Da Nang", "Vietnam"),
+    ("Cebu", "Philippines"),
+    ("Perth", "Australia"),
+    ("Dunedin", "New Zealand"),
+    ("Calgary", "Canada"),
+    ("Puebla", "Mexico"),
+    ("Recife", "Brazil"),
+    ("Rosario", "Argentina"),
+    ("Cusco", "Peru"),
+    ("Cali", "Colombia"),
+    ("Mombasa", "Kenya"),
+    ("Kano", "Nigeria"),
+    ("Durban", "South Africa"),
+    ("Luxor", "Egypt"),
+    ("Fez", "Morocco"),
+    ("Galway", "Ireland"),
+    ("Haifa", "Israel"),
+)
+"""A city and the country that it lies in: general knowledge, no word of either in the other."""
 
 
 def reserved_key(adjective: int, noun: int) -> bool:

@@ -94,18 +94,32 @@ def coarse_tokenizer() -> Any:
     """Another tokenizer: every word is one token, line breaks and full stops are their own."""
 
     class Coarse:
-        def encode_batch(self, texts: list[str]) -> list[list[int]]:
-            pieces = [re.findall(r"<\|\w+\|>|\w+|[^\w\s]|\n", text) for text in texts]
-            return [[int(hashlib.sha256(p.encode()).hexdigest()[:7], 16) for p in words] for words in pieces]
+        def __init__(self) -> None:
+            self.met: dict[int, str] = {}
 
-        def render_chat(self, user_content: str = "") -> Any:
-            return Pieces(f"<|user|>{user_content}", "<|model|>")
+        def encode_batch(self, texts: list[str]) -> list[list[int]]:
+            return [[self._id(piece) for piece in re.findall(r"<\|\w+\|>| ?\w+| ?[^\w\s]|\n", text)] for text in texts]
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(self.met[i] for i in ids)
+
+        def _id(self, piece: str) -> int:
+            number = int(hashlib.sha256(piece.encode()).hexdigest()[:7], 16)
+            self.met[number] = piece
+            return number
+
+        def render_chat(self, user_content: str = "", system: str | None = None) -> Any:
+            return Pieces(f"{system or ''}<|user|>{user_content}", "<|model|>", "<|user|>")
+
+        def render_base(self, system: str | None = None) -> Any:
+            return Pieces(system or "", "\n", "\n")
 
     return Coarse()
 
 
 class Pieces(NamedTuple):
-    """Head and tail of a chat template."""
+    """What stands around a user's text, and between an answer and the next question."""
 
     head: str
     tail: str
+    turn: str

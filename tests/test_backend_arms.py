@@ -62,7 +62,7 @@ def test_profiles_act_alike_in_all_arms(tiny_models: dict[str, Path], changed: d
 def test_a_way_that_was_not_taken_is_an_error(tiny_models: dict[str, Path]) -> None:
     """A prompt too short to store anything of: the arm ``warm`` says so instead of answering from nothing."""
     native = backend(tiny_models["hybrid"])
-    head, _ = (native.tokenizer.encode(piece) for piece in native.tokenizer.render_chat())
+    head, _ = (native.tokenizer.encode(piece or "") for piece in native.tokenizer.render_chat()[:2])
     tail = native.tokenizer.encode("Which?")
     asked = group(native, ends=(50,), max_tokens=2)._replace(
         tokens=head + native.tokenizer.encode(TEXT), asks=[Ask(10, [Question(tail, 10 + len(tail), "t")], "warm")]

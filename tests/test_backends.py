@@ -29,7 +29,7 @@ def backends(trained_or_random: Path) -> tuple[Backend, Backend]:
 def group(backend: Backend, *, ends: tuple[int, ...] = (50, 64, 500, 770), max_tokens: int = 12) -> Group:
     """Questions of unequal length about one text, at context ends around grid positions."""
     tokenizer = backend.tokenizer
-    head, tail = (tokenizer.encode(piece) for piece in tokenizer.render_chat())
+    head, tail = (tokenizer.encode(piece or "") for piece in tokenizer.render_chat()[:2])
     tokens = (head + tokenizer.encode(TEXT * 40))[: max(ends)]
     numbers = itertools.count()
     asks = []

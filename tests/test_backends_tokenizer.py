@@ -31,8 +31,9 @@ def test_any_text_goes_there_and_back(trained_or_random: Path) -> None:
 def test_template_is_head_and_tail_around_the_text(folder: Path) -> None:
     """Special tokens of the template are one id each, and are left out when an answer is decoded."""
     tokenizer = ModelTokenizer(folder)
-    head, tail = tokenizer.render_chat("Where is pier nine?")
+    head, tail, turn = tokenizer.render_chat("Where is pier nine?")
     assert (head, tail) == ("<bos><user>", "<reply>")
+    assert turn == "<user>"
     assert tokenizer.encode(head + "x" + tail) == [1, 3, tokenizer.encode("x")[0], 4]
     assert tokenizer.decode([*tokenizer.encode("ok"), 2]) == "ok"
     assert tokenizer.eos_ids == {2}
@@ -41,7 +42,7 @@ def test_template_is_head_and_tail_around_the_text(folder: Path) -> None:
 def test_without_a_template_there_is_a_plain_form(folder: Path) -> None:
     """The first token that the tokenizer knows, the text, a line end."""
     (folder / "chat_template.jinja").unlink()
-    assert ModelTokenizer(folder).render_chat() == ("<bos>", "\n")
+    assert ModelTokenizer(folder).render_chat() == ("<bos>", "\n", "\n")
 
 
 @pytest.mark.parametrize(

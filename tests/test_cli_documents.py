@@ -69,7 +69,7 @@ def test_suites_fit_the_embedded_models(evalgate: Evalgate, suite: str, model: s
     body = json.loads(ended.out)
 
     assert ended.code == ExitCode.PASS
-    assert 8 <= body["fit"]["needle_tokens"] <= 20
+    assert 8 <= body["fit"]["needle_tokens"] <= (64 if suite == "ruler-13" else 20)
     asked = [entry for stream in body["fit"]["streams"] for entry in stream]
     assert sorted(asked) == sorted({f"{task}·{length}" for task, length, _, _ in body["cells"]})
 

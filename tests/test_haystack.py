@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from evalgate.errors import DoesNotFitError, RefusedError, UnsupportedError
-from evalgate.tasks import language, words
+from evalgate.tasks import names, words
 from evalgate.tasks.haystack import Builder, Haystack
-from evalgate.tasks.packing import Budget, pack
-from evalgate.tasks.suite import Suite, Task, band_of, load_suite
+from evalgate.tasks.packing import Budget, Entry, pack
+from evalgate.tasks.phrases import LANGUAGES, Slots
+from evalgate.tasks.suite import Suite, band_of, load_suite
 
+ENGLISH = LANGUAGES["en"]
 SUITES = ("smoke", "demo", "retrieval", "needle")
 DIGEST_PROGRAM = """
 import hashlib, json, sys
@@ -61,14 +63,15 @@ def test_every_needle_is_where_the_trial_says(name: str, builtin_tokenizer: Any)
         for probe in haystack.probes:
             end, length = haystack.ends[probe.cell.length], probe.cell.length
             room = length - builder.reserve
-            fact = probe.needle.fact
             assert 0.98 * room <= end - haystack.context_start <= room
             assert end + len(probe.tail) + suite.decoding.max_tokens <= length
-            assert probe.depth == (probe.needle.start - haystack.context_start) / (end - haystack.context_start)
+            assert probe.depth == (probe.start - haystack.context_start) / (end - haystack.context_start)
             assert band_of(probe.depth, suite.bands) == probe.cell.band
-            assert probe.needle.end <= end
-            line = builtin_tokenizer.decode(haystack.tokens[probe.needle.start : probe.needle.end])
-            assert line == language.needle_line(*fact)
+            assert probe.end <= end
+            line = builtin_tokenizer.decode(haystack.tokens[probe.start : probe.end])
+            question = builtin_tokenizer.decode(probe.tail)
+            assert line == f"The {question.removeprefix('What is the ').removesuffix('?')} is {probe.wanted}.\n"
+            assert line.startswith(f"The {probe.form} number of the ")
             expected = {"single": 1, "multikey@8": 8, "overwrite@3": 9}[probe.cell.task]
             assert probe.same_form == expected
         cells += [(seed, probe.cell) for probe in haystack.probes]
@@ -82,9 +85,10 @@ def test_the_prompt_is_what_the_tokenizer_makes_of_its_text(needle_builder: Buil
     probe = haystack.probes[0]
     prompt = haystack.tokens[: haystack.ends[probe.cell.length]] + probe.tail
     context = builtin_tokenizer.decode(haystack.tokens[haystack.context_start : haystack.ends[probe.cell.length]])
-    question = language.question_line(probe.needle.fact.form, probe.needle.fact.key)
+    question = builtin_tokenizer.decode(probe.tail)
     chat = builtin_tokenizer.render_chat("MARK")
-    text = chat.head + language.INSTRUCTION + context + question + chat.tail
+    instruction = ENGLISH.say("instruct_number", Slots(noun="report")) + "\n"
+    text = chat.head + instruction + context + question + chat.tail
 
     assert builtin_tokenizer.encode(text) == prompt
 
@@ -145,17 +149,16 @@ def test_overwritten_keys_end_with_the_asked_value(needle_builder: Builder, buil
             for probe in haystack.probes:
                 end = haystack.ends[probe.cell.length]
                 text = builtin_tokenizer.decode(haystack.tokens[haystack.context_start : end])
-                fact = probe.needle.fact
-                stem = language.needle_line(*fact).partition(" is ")[0]
+                stem = builtin_tokenizer.decode(haystack.tokens[probe.start : probe.end]).partition(" is ")[0]
                 lines = [line for line in text.splitlines() if line.startswith(stem)]
                 assert len(lines) == (3 if probe.cell.task == "overwrite@3" else 1)
-                assert lines[-1].endswith(f" {fact.value}.")
+                assert lines[-1].endswith(f" {probe.wanted}.")
 
 
 def test_positions_are_uniform_in_their_band(needle_builder: Builder) -> None:
     """Over many seeds each tenth of a band holds about a tenth of its needles (chi-square, 9 degrees, p > 1e-4)."""
     bands = needle_builder.suite.bands
-    (stream,) = (s for s in needle_builder.streams if ("single", 1024) in s.entries)
+    (stream,) = (s for s in needle_builder.streams if Entry("single", 1024) in s.entries)
     counts = [0] * 10
     for seed in range(200):
         for probe in needle_builder.build(seed, stream).probes:
@@ -166,16 +169,18 @@ def test_positions_are_uniform_in_their_band(needle_builder: Builder) -> None:
     assert sum((count - mean) ** 2 / mean for count in counts) < 33.7
 
 
-def test_keys_and_values_of_suites_are_never_trained_on(needle_builder: Builder) -> None:
+def test_keys_and_values_of_suites_are_never_trained_on(needle_builder: Builder, builtin_tokenizer: Any) -> None:
     """No needle of any seed uses the quarter of keys and values that training draws from."""
+    adjectives = {word: i for i, word in enumerate(words.ADJECTIVES)}
+    nouns = {word: i for i, word in enumerate(words.NOUNS)}
     for seed in range(20):
         for stream in needle_builder.streams:
             for probe in needle_builder.build(seed, stream).probes:
-                key, value = probe.needle.fact.key, probe.needle.fact.value
-                assert not words.reserved_key(*key)
-                assert not words.reserved_value(value)
+                adjective, noun = builtin_tokenizer.decode(probe.tail).removesuffix("?").split()[-2:]
+                assert not words.reserved_key(adjectives[adjective], nouns[noun])
+                assert not words.reserved_value(int(str(probe.wanted)))
     draw = needle_builder._root
-    assert language.GENERATOR_VERSION in draw
+    assert names.GENERATOR_VERSION in draw
 
 
 def test_training_seed_set_is_refused(builtin_tokenizer: Any) -> None:
@@ -202,12 +207,12 @@ def test_needles_never_fill_more_than_the_cap(name: str, builtin_tokenizer: Any)
 def test_packing_is_that_of_the_largest_load() -> None:
     """Packing is a function of suite and budget alone, holds each entry once, and splits what would overflow."""
     suite = load_suite("needle")
-    streams = pack(suite, Budget(57, 16))
+    streams = pack(suite, Budget(57, dict.fromkeys(suite.tasks, 16)))
     entries = [entry for stream in streams for entry in stream.entries]
 
-    assert Counter(entries) == Counter((task, length) for task in suite.tasks for length in suite.lengths)
+    assert Counter(entries) == Counter(Entry(task, length) for task in suite.tasks for length in suite.lengths)
     assert sum(stream.longest for stream in streams) <= 17_000
-    assert len(pack(suite, Budget(57, 20))) >= len(streams)
+    assert len(pack(suite, Budget(57, dict.fromkeys(suite.tasks, 20)))) >= len(streams)
 
 
 def test_another_tokenizer_gets_the_same_lengths(coarse_tokenizer: Any, builtin_tokenizer: Any) -> None:
@@ -241,8 +246,11 @@ def test_tokenizer_that_merges_over_line_ends_is_refused(coarse_tokenizer: Any) 
         def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [ids[:-1] for ids in coarse_tokenizer.encode_batch(texts)]
 
-        def render_chat(self, user_content: str = "") -> Any:
-            return coarse_tokenizer.render_chat(user_content)
+        def render_chat(self, user_content: str = "", system: str | None = None) -> Any:
+            return coarse_tokenizer.render_chat(user_content, system)
+
+        def render_base(self, system: str | None = None) -> Any:
+            return coarse_tokenizer.render_base(system)
 
     with pytest.raises(UnsupportedError, match="line ends"):
         Builder(load_suite("smoke"), Merging(), "main")
@@ -255,40 +263,23 @@ def test_tokenizer_that_encodes_to_nothing_is_refused(coarse_tokenizer: Any) -> 
         def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [[] for _ in texts]
 
-        def render_chat(self, user_content: str = "") -> Any:
-            return coarse_tokenizer.render_chat(user_content)
+        def render_chat(self, user_content: str = "", system: str | None = None) -> Any:
+            return coarse_tokenizer.render_chat(user_content, system)
+
+        def render_base(self, system: str | None = None) -> Any:
+            return coarse_tokenizer.render_base(system)
 
     with pytest.raises(UnsupportedError, match="0 tokens"):
         Builder(load_suite("smoke"), Empty(), "main")
-
-
-@pytest.mark.parametrize("name", ["single", "multikey@8", "multikey@20", "overwrite@2", "overwrite@3"])
-def test_families_keep_their_promises(name: str) -> None:
-    """One needle asked per band, in its band; never more needles before a depth than the family says."""
-    from evalgate.tasks.draw import Draw
-
-    task, bands = Task(name), load_suite("needle").bands
-    for seed in range(50):
-        plants = task.family.plants(task.rung, bands, Draw("families", name, seed))
-        asked = [plant for plant in plants if plant.asked]
-        assert sorted(plant.band for plant in asked) == sorted(bands)
-        assert all(bands[plant.band][0] <= plant.depth < bands[plant.band][1] for plant in asked)
-        assert {plant.form for plant in plants} == set(range(task.family.forms(task.rung, bands)))
-        assert {plant.key for plant in plants} == set(range(task.family.keys(task.rung, bands)))
-        for depth in (0.1, 0.3333, 0.5, 0.7, 1.0):
-            assert sum(p.depth < depth for p in plants) <= task.family.most_before(task.rung, bands, depth)
-        if name.startswith("multikey"):
-            per_band = Counter(plant.band for plant in plants)
-            assert max(per_band.values()) <= -(-task.rung // len(bands))
 
 
 def test_training_text_draws_only_what_suites_never_hold(repository: Path) -> None:
     """The lessons of the embedded models use reserved keys and values alone."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "from builtin_lessons import Rung, Teacher; from builtin_tokenizer import make_tokenizer;"
+        "from builtin_lessons import STATE, Rung, Teacher; from builtin_tokenizer import make_tokenizer;"
         "import pathlib, tempfile; tok = make_tokenizer(pathlib.Path(tempfile.mkdtemp()));"
-        "lesson = Teacher(tok, 0, 0.1).lesson(Rung(512, 8, 1, (6, 16), 8, 0.3), 0);"
+        "lesson = Teacher(tok, 0, 0.1).lesson(Rung(512, 12, 1, (6, 16), 8, STATE), 0);"
         "print('\\n'.join(tok.decode(row) for row in lesson.inputs))"
     )
     out = subprocess.run(

@@ -185,7 +185,7 @@ def test_a_run_needs_a_seed(seeds: int) -> None:
         ({"tasks": ["single", "single"]}, InvalidDocumentError, "twice"),
         ({"bands": {"front": [0, 0.5], "back": [0.6, 1]}}, InvalidDocumentError, "tile"),
         ({"arms": ["load"]}, UnsupportedError, "load"),
-        ({"arms": ["default", "isolated"]}, UnsupportedError, "isolated"),
+        ({"arms": ["default", "load"]}, UnsupportedError, "load"),
         ({"lenghts": [1024]}, InvalidDocumentError, "did you mean lengths"),
         ({"decoding": {"max_tokens": 12, "temperature": 0.7}}, InvalidDocumentError, "temperature"),
     ],

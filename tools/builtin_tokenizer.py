@@ -11,8 +11,9 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from evalgate.tasks import language, words
+from evalgate.tasks import names, words
 from evalgate.tasks.draw import Draw
+from evalgate.tasks.phrases import LANGUAGES, Slots
 
 VOCABULARY = 1920
 BOS, EOS, USER, ASSISTANT, PAD = "<|begin|>", "<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"
@@ -27,7 +28,7 @@ SPLIT = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s"
 
 def corpus() -> Iterator[str]:
     """Text in which every word of the lists is frequent enough to become one token."""
-    draw = Draw("tokenizer")
+    draw, english = Draw("tokenizer"), LANGUAGES["en"]
     lists = (words.ADJECTIVES, words.NOUNS, words.ATTRIBUTES, words.ROLES, words.VERBS, words.COUNTS, words.THINGS)
     for word in (w for group in (*lists, words.PLACES, words.QUALITIES, words.TIMES) for w in group):
         yield f" {word}" * 1000
@@ -35,13 +36,13 @@ def corpus() -> Iterator[str]:
         yield f" {number:02d}" * 4000
         yield f" 10{number:02d}" * 4000
     for _ in range(20000):
-        yield language.filler_line(draw)
+        yield english.filler(draw) + "\n"
     for _ in range(4000):
-        key, value = language.draw_keys(draw, 1)[0], language.draw_values(draw, 1)[0]
-        form = draw.below(len(words.ATTRIBUTES))
-        yield language.needle_line(form, key, value) + language.question_line(form, key)
+        key, value = names.draw_keys(draw, 1)[0], names.draw_numbers(draw, 1)[0]
+        slots = Slots(form=draw.below(len(words.ATTRIBUTES)), key=key, value=str(value))
+        yield english.say("fact", slots) + "\n" + english.say("ask", slots)
     for _ in range(2000):
-        yield language.INSTRUCTION
+        yield english.say("instruct_number", Slots(noun="report")) + "\n"
 
 
 def make_tokenizer(out: Path) -> PreTrainedTokenizerFast:

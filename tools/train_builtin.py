@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
-from builtin_lessons import Lesson, Rung, Teacher
+from builtin_lessons import SINGLES, STATE, Lesson, Rung, Teacher
 from builtin_tokenizer import make_tokenizer
 from muon import Muon
 from torch import Tensor
@@ -43,19 +43,20 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 CURRICULUM: dict[str, list[Rung]] = {
     "hybrid": [
-        Rung(128, 48, 400, (3, 4), 3, 0.0),
-        Rung(256, 24, 400, (4, 8), 5, 0.3),
-        Rung(512, 12, 350, (6, 18), 8, 0.3),
-        Rung(1024, 6, 250, (6, 40), 16, 0.3),
-        Rung(2048, 3, 350, (8, 48), 24, 0.3),
-        Rung(4096, 2, 130, (8, 48), 24, 0.3),
+        Rung(128, 48, 400, (3, 5), 3),
+        Rung(256, 24, 400, (4, 12), 5),
+        Rung(512, 12, 350, (6, 20), 8),
+        Rung(512, 12, 350, (6, 20), 10, STATE),
+        Rung(1024, 6, 280, (6, 44), 18, STATE),
+        Rung(2048, 3, 350, (8, 60), 28, STATE),
+        Rung(4096, 2, 140, (8, 70), 32, STATE),
     ],
     "mostly-attention": [
-        Rung(80, 72, 500, (2, 3), 2, 0.0),
-        Rung(128, 48, 500, (3, 4), 3, 0.0),
-        Rung(256, 24, 400, (4, 8), 5, 0.0),
-        Rung(512, 12, 300, (6, 16), 8, 0.0),
-        Rung(1024, 6, 500, (3, 20), 10, 0.0),
+        Rung(80, 72, 500, (2, 3), 2, SINGLES),
+        Rung(128, 48, 500, (3, 4), 3, SINGLES),
+        Rung(256, 24, 400, (4, 8), 5, SINGLES),
+        Rung(512, 12, 300, (6, 16), 8, SINGLES),
+        Rung(1024, 6, 500, (3, 20), 10, SINGLES),
     ],
 }
 CURRICULUM["full-attention"] = CURRICULUM["mostly-attention"]

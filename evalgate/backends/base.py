@@ -7,6 +7,12 @@ from typing import Literal, NamedTuple, Protocol
 
 from evalgate.records import EngineId, ModelId
 
+PROMPT_ARMS = ("isolated", "turns")
+"""Arms that change what is asked and not the way to the answer: one needle alone, questions in one conversation.
+
+Every backend can do them; it is asked as under ``default``.
+"""
+
 
 class Question(NamedTuple):
     """One question: its token ids with the template's tail, after the context."""
@@ -62,6 +68,8 @@ class ChatPieces(NamedTuple):
 
     head: str
     tail: str
+    turn: str | None = None
+    """Between an answer and the user's next question; None where the template takes no second question."""
 
 
 class TokenizerPort(Protocol):
@@ -84,8 +92,11 @@ class TokenizerPort(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens."""
 
-    def render_chat(self, user_content: str = "") -> ChatPieces:
+    def render_chat(self, user_content: str = "", system: str | None = None) -> ChatPieces:
         """The chat template around one user message, with the generation prompt."""
+
+    def render_base(self, system: str | None = None) -> ChatPieces:
+        """What stands around a text that goes on, without a template."""
 
 
 class Backend(Protocol):
@@ -124,6 +135,6 @@ def check_arms(arms: Sequence[str], able: dict[str, str]) -> dict[str, str]:
     from evalgate.errors import UnsupportedError, nearest
 
     for arm in arms:
-        if arm not in able:
+        if arm not in able and arm not in PROMPT_ARMS:
             raise UnsupportedError(f"arm {arm!r} cannot be done by this backend{nearest(arm, list(able))}")
-    return {arm: able[arm] for arm in arms}
+    return {arm: able["default" if arm in PROMPT_ARMS else arm] for arm in arms}

@@ -51,25 +51,48 @@ class ModelTokenizer:
         """Text without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def render_chat(self, user_content: str = "") -> ChatPieces:
-        """The chat template around one user message, with the generation prompt.
+    def render_chat(self, user_content: str = "", system: str | None = None) -> ChatPieces:
+        """The chat template around one user message, with the generation prompt; ``system`` is a message before it.
 
-        A model without a template gets its first token, if its tokenizer has one, and a line end after the text.
-        Raises UnsupportedError for a template that does not leave the text as it is.
+        A model without a template gets what :meth:`render_base` gives.
+        Raises UnsupportedError for a template that does not leave the text as it is, or leaves ``system`` out.
         """
         if not self._tokenizer.chat_template:
-            return ChatPieces(self._tokenizer.bos_token or "", "\n")
-        head, _, tail = self._render(SENTINEL).partition(SENTINEL)
-        if SENTINEL in tail or self._render(user_content or SENTINEL) != head + (user_content or SENTINEL) + tail:
+            return self.render_base(system)
+        before = [] if system is None else [{"role": "system", "content": system}]
+        head, _, tail = self._render([*before, _said("user", SENTINEL)]).partition(SENTINEL)
+        if SENTINEL in tail or self._render([*before, _said("user", user_content or SENTINEL)]) != (
+            head + (user_content or SENTINEL) + tail
+        ):
             raise UnsupportedError("the chat template changes or repeats the user's text; positions would be wrong")
-        return ChatPieces(head, tail)
+        if system is not None and system not in head:
+            raise UnsupportedError("the chat template has no place for a system prompt; leave prompting.system out")
+        return ChatPieces(head, tail, self._turn(before))
 
-    def _render(self, content: str) -> str:
-        message = [{"role": "user", "content": content}]
+    def render_base(self, system: str | None = None) -> ChatPieces:
+        """A text that goes on: the first token, if the tokenizer has one, and a line end after each part."""
+        return ChatPieces((self._tokenizer.bos_token or "") + ("" if system is None else f"{system}\n"), "\n", "\n")
+
+    def _turn(self, before: list[dict[str, str]]) -> str | None:
+        """What stands between an answer and the next question; None where the template takes no second question."""
+        answer = f"{SENTINEL}1"
+        conversation = [*before, _said("user", f"{SENTINEL}0"), _said("assistant", answer), _said("user", SENTINEL)]
         try:
-            return str(self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
+            _, _, rest = self._render(conversation).partition(answer)
+        except CheckpointError:
+            return None
+        turn, found, _ = rest.partition(SENTINEL)
+        return turn if found else None
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template is a program of the checkpoint's; anything may come out of it
             raise CheckpointError(f"the chat template cannot be rendered: {_first_line(error)}") from error
+
+
+def _said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
 
 
 def _eos_ids(folder: Path, of_tokenizer: int | None) -> frozenset[int]:

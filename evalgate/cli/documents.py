@@ -66,9 +66,9 @@ def suite_lint(
 
 
 def _fit_lines(fit: Fit | None) -> list[str]:
-    from evalgate.tasks.language import MAX_FILLER_TOKENS, MAX_NEEDLE_TOKENS
+    from evalgate.tasks.prompt import MOST_FILLER_TOKENS, MOST_NEEDLE_TOKENS
 
-    limits = f"a needle line takes at most {MAX_NEEDLE_TOKENS} tokens, a filler line {MAX_FILLER_TOKENS}"
+    limits = f"a needle line takes at most {MOST_NEEDLE_TOKENS} tokens, a filler line {MOST_FILLER_TOKENS}"
     if fit is None:
         return [f"not checked without --model: that {limits}, and that lengths hold their needles, in its tokens"]
     return [

@@ -44,7 +44,7 @@ class _Remembering(_Wrapped):
 
     def build(self, seed: int, stream: Stream) -> Haystack:
         haystack = super().build(seed, stream)
-        self.values = {probe.trial_id: str(probe.needle.fact.value) for probe in haystack.probes}
+        self.values = {probe.trial_id: str(probe.wanted) for probe in haystack.probes}
         return haystack
 
 

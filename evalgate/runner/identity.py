@@ -17,7 +17,7 @@ from evalgate.errors import MismatchError
 from evalgate.gates.schedule import told_schedule
 from evalgate.records import Cell, DocumentId, EngineId, Manifest, ModelId
 from evalgate.runner.request import Bench
-from evalgate.tasks.language import GENERATOR_VERSION
+from evalgate.tasks.names import GENERATOR_VERSION
 from evalgate.tasks.scoring import SCORER_VERSION
 from evalgate.versioned import Document
 

@@ -11,7 +11,7 @@ from evalgate.gates.policy import Policy
 from evalgate.gates.schedule import begin, extend
 from evalgate.records import Cell, Manifest, Schedule
 from evalgate.store import RunFolder
-from evalgate.tasks.packing import Entry, Stream
+from evalgate.tasks.packing import Stream
 
 
 class Task(NamedTuple):
@@ -50,7 +50,7 @@ def planned(manifest: Manifest, streams: Sequence[Stream]) -> Iterator[Task]:
     for seed in range(manifest.seeds):
         going = [cell for cell, seeds in zip(cells, asked, strict=True) if seed < seeds]
         for stream in streams:
-            asking = frozenset(cell for cell in going if Entry(cell.task, cell.length) in stream.entries)
+            asking = frozenset(cell for cell in going if stream.asks(cell))
             if asking:
                 yield Task(seed, stream, asking)
 

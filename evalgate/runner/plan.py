@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evalgate.backends.base import check_arms
 from evalgate.runner.request import Bench
 from evalgate.tasks.packing import Stream
+from evalgate.tasks.suite import Suite
+from evalgate.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +86,14 @@ PROMPTS_PER_TRIAL = {"preempted-twice": 3}
 """Most prompts that a trial takes in on a path; every other one that does not fork takes it in once."""
 
 
-def _cost(stream: Stream, paths: list[str], bands: int, tail: int) -> StreamCost:
-    """What one haystack of a stream costs at most, over the paths of the suite's arms."""
+def _cost(stream: Stream, paths: list[str], suite: Suite, tail: int) -> StreamCost:
+    """What one haystack of a stream costs at most, over the paths of the arms that ask it."""
     entries = [f"{entry.task}·{entry.length}" for entry in stream.entries]
+    questions = {
+        entry: 1 if stream.isolated else len(Task(entry.task).family.asked(suite.bands)) for entry in stream.entries
+    }
     # A fork goes back to the grid, so it takes in up to one grid step of context with its question.
-    question = len(stream.entries) * bands * (tail + GRID)
+    question = sum(questions.values()) * (tail + GRID)
     prefilled = asked = 0
     for path in paths:
         if path == "fork":
@@ -98,7 +104,7 @@ def _cost(stream: Stream, paths: list[str], bands: int, tail: int) -> StreamCost
             asked += 2 * question
         else:
             prompts = PROMPTS_PER_TRIAL.get(path, 1)
-            prefilled += prompts * bands * sum(entry.length for entry in stream.entries)
+            prefilled += prompts * sum(count * entry.length for entry, count in questions.items())
     if "fork" in paths:
         prefilled += stream.longest
     return StreamCost(stream=stream.index, entries=entries, prefilled=prefilled, asked=asked)
@@ -107,16 +113,19 @@ def _cost(stream: Stream, paths: list[str], bands: int, tail: int) -> StreamCost
 def make_plan(bench: Bench) -> Plan:
     """Work out the plan of ``bench``; nothing is run."""
     suite, builder = bench.suite, bench.builder
-    tail = builder.wording.question_tokens + suite.decoding.max_tokens
-    paths = bench.backend.arms()
-    streams = [_cost(stream, [paths[arm] for arm in suite.arms], len(suite.bands), tail) for stream in builder.streams]
+    tail = builder.wording.tail_tokens + suite.decoding.thinking_tokens + suite.decoding.max_tokens
+    paths = check_arms(suite.arms, bench.backend.arms())
+    streams = [
+        _cost(stream, [paths[arm] for arm in suite.arms if (arm == "isolated") == stream.isolated], suite, tail)
+        for stream in builder.streams
+    ]
     cells = suite.cells()
     return Plan(
         suite=suite.ref,
         model=bench.request.model,
         profile=bench.profile.ref,
         backend=bench.request.backend,
-        arm_paths={arm: paths[arm] for arm in suite.arms},
+        arm_paths=paths,
         seeds=bench.request.seeds,
         cells=len(cells),
         trials=len(cells) * bench.request.seeds,

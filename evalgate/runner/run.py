@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from evalgate.backends.base import Answer, Ask, Group, Question
+from evalgate.backends.base import PROMPT_ARMS, Answer, Ask, Group, Question
 from evalgate.errors import InvalidRunError
 from evalgate.records import Manifest, Outcome, Trial
 from evalgate.runner.identity import check_same, new_manifest, now
 from evalgate.runner.looks import Looks, Task, planned
 from evalgate.runner.request import Bench
 from evalgate.store import RunFolder
-from evalgate.tasks import words
 from evalgate.tasks.haystack import Haystack, Probe
 from evalgate.tasks.packing import Stream
 from evalgate.tasks.scoring import score
@@ -122,7 +121,7 @@ def _group(bench: Bench, haystack: Haystack) -> Group:
                 for probe in haystack.probes
                 if (probe.cell.length, probe.cell.arm) == (length, arm)
             ],
-            arm,
+            "default" if arm in PROMPT_ARMS else arm,
         )
         for length, end in sorted(haystack.ends.items())
         for arm in arms
@@ -132,14 +131,14 @@ def _group(bench: Bench, haystack: Haystack) -> Group:
         tokens=haystack.tokens,
         context_start=haystack.context_start,
         asks=asks,
-        max_tokens=bench.suite.decoding.max_tokens,
+        max_tokens=bench.suite.decoding.thinking_tokens + bench.suite.decoding.max_tokens,
         stop_ids=bench.backend.tokenizer.eos_ids,
     )
 
 
 def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answer: Answer) -> Trial:
     expected_tokens = haystack.ends[probe.cell.length] + len(probe.tail)
-    expected = str(probe.needle.fact.value)
+    expected = str(probe.wanted)
     # A prompt of another length than planned was cut or changed on the way: its answer says nothing about recall.
     whole = answer.prompt_tokens == expected_tokens
     return Trial(
@@ -148,19 +147,20 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
         seed=haystack.seed,
         stream=haystack.stream,
         task=probe.cell.task,
-        form=words.ATTRIBUTES[probe.needle.fact.form],
+        form=probe.form,
         length=probe.cell.length,
         band=probe.cell.band,
         depth=probe.depth,
-        needle_start=probe.needle.start,
-        needle_end=probe.needle.end,
+        needle_start=probe.start,
+        needle_end=probe.end,
         arm=probe.cell.arm,
         same_form_in_context=probe.same_form,
         facts_in_context=probe.facts,
         prompt_sha256=probe.prompt_sha256,
         expected=expected,
-        answer=bench.kept(answer.text, {str(other.needle.fact.value) for other in haystack.probes}),
-        outcome=score(answer.text, answer.finish_reason, expected) if whole else Outcome.ERROR,
+        scorer=probe.wanted.scorer,
+        answer=bench.kept(answer.text, {value for other in haystack.probes for value in other.wanted.values}),
+        outcome=score(answer.text, answer.finish_reason, expected, probe.wanted.scorer) if whole else Outcome.ERROR,
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,
         completion_tokens=len(answer.token_ids),

@@ -16,7 +16,8 @@ from evalgate.runner.run import Progress
 from evalgate.state_record import CodecState, StateRecord
 from evalgate.tasks.haystack import Builder
 from evalgate.tasks.packing import Stream
-from evalgate.tasks.suite import Suite, Task, load_suite
+from evalgate.tasks.suite import Suite, load_suite
+from evalgate.tasks.task import Task
 
 SEED = 0
 """The haystack that is streamed: the first of its seed set."""

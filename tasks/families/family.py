@@ -1,43 +1,169 @@
-"""What every needle family does: say how many needles it needs, and draw their depths."""
+"""What every family does: say what it needs, write its statements and ask its questions.
+
+A family knows neither tokens nor where lines end: it gives depths, and layout makes positions of them.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from evalgate.tasks.draw import Draw
+from evalgate.tasks.names import Key, ValueKind
+from evalgate.tasks.phrases import Phrases, Slots
+from evalgate.tasks.wanted import Wanted
 
 Bands = dict[str, tuple[float, float]]
 
+WHOLE = "all"
+"""Band of the tasks that need the whole context."""
 
-class Plant(NamedTuple):
-    """One needle to lay: which of the task's forms and keys it states, how deep, and whether it is asked for."""
 
-    form: int
-    key: int
+class Statement(NamedTuple):
+    """One line to lay among the filler."""
+
+    text: str
+    """A sentence; layout gives it the look of its register."""
     depth: float
+    band: str | None = None
+    """Where it must begin; None: wherever its depth says."""
+    before: int | None = None
+    """Index of a statement further on in the script that must come later."""
+    form: int = 0
+    """Which of the cast's forms it is of."""
+    framed: bool = True
+    """False: it has a look of its own."""
+
+
+class Query(NamedTuple):
+    """One question about a script."""
+
     band: str
-    asked: bool
+    text: str
+    wanted: Wanted
+    about: tuple[int, ...]
+    """Statements that the answer follows from; the first lies in the band."""
 
 
-class Family(Protocol):
-    """A kind of task.  Forms and keys are counted from 0 within one task at one length."""
+class Script(NamedTuple):
+    """All that one task at one length adds to a haystack."""
+
+    statements: list[Statement]
+    queries: list[Query]
+
+
+class Needs(NamedTuple):
+    """What a script takes of the names that nothing else in its haystack may have."""
+
+    forms: int
+    keys: int
+    values: int
+    kind: ValueKind = "number"
+
+
+class Cast(NamedTuple):
+    """What a script is written with: the names that it asked for, and the language."""
+
+    phrases: Phrases
+    noun: str
+    """What the text is called: report, log ..."""
+    forms: list[int]
+    keys: list[Key]
+    values: list[str]
+    place: Callable[[Draw, float, float], float]
+    """Draws a depth in [low, high), by the suite's placement."""
+
+
+class Line(NamedTuple):
+    """A template and what fills it where it is longest but for the words."""
+
+    template: str
+    slots: Slots
+
+
+class Family(ABC):
+    """A kind of task.  A task is a family at a rung, such as ``multikey@8``."""
 
     name: str
+    rungs: range | None = None
+    """None: it has no rungs."""
+    asks_one_number = True
+    """Whether every answer is one number, and the last statement counts."""
+    whole = False
+    """Whether it is asked once, of the whole context."""
+    asks_every_fact = False
+    """Whether it asks for all facts of its form, so that no filler may state another."""
+    long_lines = False
+    """Whether its statements say more than who has which number."""
+    own_filler = False
+    """Whether its context is filled with lines of its own, so that it shares no haystack."""
 
     def check(self, rung: int | None) -> None:
         """Raise ValueError for a rung that the family does not have (None: no rung was given)."""
+        if self.rungs is None:
+            if rung is not None:
+                raise ValueError(f"task {self.name!r} has no rungs, found @{rung}; write {self.name!r}")
+        elif rung is None or rung not in self.rungs:
+            low, high = self.rungs[0], self.rungs[-1]
+            shown = f"{self.name}@{min(max(8, low), high)}"
+            raise ValueError(f"task {self.name!r} needs a rung from {low} to {high}, such as {shown!r}; found {rung}")
 
-    def forms(self, rung: int, bands: Bands) -> int:
-        """How many needle forms the task uses."""
+    def asked(self, bands: Bands) -> list[str]:
+        """The bands that it is asked in."""
+        return [WHOLE] if self.whole else list(bands)
 
-    def keys(self, rung: int, bands: Bands) -> int:
-        """How many keys the task uses."""
+    @abstractmethod
+    def needs(self, rung: int, bands: Bands) -> Needs:
+        """Forms, keys and values of one script."""
 
-    def plants(self, rung: int, bands: Bands, draw: Draw) -> list[Plant]:
-        """The needles of one haystack; exactly one is asked for in each band."""
+    @abstractmethod
+    def script(self, rung: int, bands: Bands, draw: Draw, cast: Cast) -> Script:
+        """The statements and questions of one haystack; one question in each band of :meth:`asked`."""
 
+    @abstractmethod
     def most_before(self, rung: int, bands: Bands, depth: float) -> int:
-        """The most needles that any seed can lay at a depth under ``depth``."""
+        """The most statements that any seed can lay at a depth under ``depth``."""
+
+    @abstractmethod
+    def lines(self, rung: int) -> tuple[list[Line], list[Line]]:
+        """The templates of its statements and of its questions."""
+
+    def answers(self, rung: int) -> int:
+        """Most values in one answer."""
+        return 1
+
+    def fits(self, rung: int, bands: Bands, lines: float) -> bool:
+        """Whether its statements have room where they must stand, in a context as long as ``lines`` of them."""
+        return True
+
+    def filler(self, rung: int, draw: Draw, cast: Cast) -> Iterator[str]:
+        """Sentences without end, where :attr:`own_filler`."""
+        raise NotImplementedError(self.name)
+
+
+class Spot(NamedTuple):
+    """Where one of several equal statements goes."""
+
+    band: str
+    depth: float
+    asked: bool
+
+
+def spread(count: int, bands: Bands, draw: Draw, cast: Cast) -> list[Spot]:
+    """``count`` places dealt over the bands in random order; the first of each band is asked for."""
+    order = draw.permutation(list(bands))
+    spots = []
+    for i in range(count):
+        band = order[i % len(order)]
+        spots.append(Spot(band, cast.place(draw, *bands[band]), i < len(order)))
+    return spots
+
+
+def most_spread(count: int, bands: Bands, depth: float) -> int:
+    """``most_before`` of :func:`spread`."""
+    per_band = -(-count // len(bands))
+    return min(count, per_band * sum(low < depth for low, _ in bands.values()))
 
 
 def within(draw: Draw, low: float, high: float) -> float:

@@ -1,34 +1,85 @@
-"""``multikey@k``: k keys of one form, spread over the bands; one of each band is asked for."""
+"""``multikey@k``: k keys of one form, spread over the bands; one of each band is asked for.
+
+``load@k`` is the same with k as high as the context holds: how many keys a state can carry, as a curve.
+"""
 
 from __future__ import annotations
 
 from evalgate.tasks.draw import Draw
-from evalgate.tasks.families.family import Bands, Plant, within
+from evalgate.tasks.families.family import (
+    Bands,
+    Cast,
+    Family,
+    Line,
+    Needs,
+    Query,
+    Script,
+    Statement,
+    most_spread,
+    spread,
+)
+from evalgate.tasks.names import ValueKind
+from evalgate.tasks.phrases import Slots
+from evalgate.tasks.wanted import Wanted
 
 
-class Multikey:
+class Multikey(Family):
     """Rivals of the same shape: the right key must be told from k - 1 others."""
 
     name = "multikey"
+    rungs = range(3, 129)
+    kind: ValueKind = "number"
+    fact, ask = "fact", "ask"
+    framed = True
 
-    def check(self, rung: int | None) -> None:
-        if rung is None or not 3 <= rung <= 128:
-            raise ValueError(f"task 'multikey' needs a rung from 3 to 128, such as 'multikey@8'; found {rung}")
+    def needs(self, rung: int, bands: Bands) -> Needs:
+        return Needs(1, rung, rung, self.kind)
 
-    def forms(self, rung: int, bands: Bands) -> int:
-        return 1
+    def facts(self, rung: int, draw: Draw, cast: Cast) -> list[Slots]:
+        """What the k statements say."""
+        return [
+            Slots(form=cast.forms[0], key=key, value=value, kind=self.kind)
+            for key, value in zip(cast.keys, cast.values, strict=True)
+        ]
 
-    def keys(self, rung: int, bands: Bands) -> int:
-        return rung
+    def tell(self, fact: Slots, draw: Draw, cast: Cast) -> str:
+        """The statement of ``fact``."""
+        return cast.phrases.say(self.fact, fact)
 
-    def plants(self, rung: int, bands: Bands, draw: Draw) -> list[Plant]:
-        names = draw.permutation(list(bands))
-        plants = []
-        for key in range(rung):
-            band = names[key % len(names)]
-            plants.append(Plant(0, key, within(draw, *bands[band]), band, key < len(names)))
-        return plants
+    def wanted(self, fact: Slots, cast: Cast) -> Wanted:
+        """The answer to the question about ``fact``."""
+        return Wanted(self.kind, (fact.value,))
+
+    def script(self, rung: int, bands: Bands, draw: Draw, cast: Cast) -> Script:
+        statements, queries = [], []
+        spots = spread(rung, bands, draw, cast)
+        for i, (spot, fact) in enumerate(zip(spots, self.facts(rung, draw, cast), strict=True)):
+            text = self.tell(fact, draw, cast)
+            statements.append(Statement(text, spot.depth, spot.band, framed=self.framed))
+            if spot.asked:
+                question = cast.phrases.say(self.ask, fact)
+                queries.append(Query(spot.band, question, self.wanted(fact, cast), (i,)))
+        return Script(statements, queries)
 
     def most_before(self, rung: int, bands: Bands, depth: float) -> int:
-        per_band = -(-rung // len(bands))
-        return min(rung, per_band * sum(low < depth for low, _ in bands.values()))
+        return most_spread(rung, bands, depth)
+
+    def lines(self, rung: int) -> tuple[list[Line], list[Line]]:
+        slots = Slots(kind=self.kind)
+        return [Line(self.fact, slots)], [Line(self.ask, slots)]
+
+
+class MultikeyUuid(Multikey):
+    """The values are long identifiers."""
+
+    name = "multikey_uuid"
+    kind = "uuid"
+    long_lines = True
+    asks_one_number = False
+
+
+class Load(Multikey):
+    """Capacity in keys: raise k until recall falls."""
+
+    name = "load"
+    rungs = range(8, 4097)

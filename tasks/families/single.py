@@ -1,28 +1,37 @@
-"""``single``: one needle in each band, each of a form of its own."""
+"""``single``: one needle in each band, each of a form of its own; ``single_word``, ``single_uuid`` by value."""
 
 from __future__ import annotations
 
 from evalgate.tasks.draw import Draw
-from evalgate.tasks.families.family import Bands, Plant, within
+from evalgate.tasks.families.family import Bands, Cast, Family, Line, Needs, Query, Script, Statement
+from evalgate.tasks.names import ValueKind
+from evalgate.tasks.phrases import Slots
+from evalgate.tasks.wanted import Wanted
 
 
-class Single:
+class Single(Family):
     """A lone fact: the easiest needle, and the floor of every other."""
 
-    name = "single"
+    def __init__(self, kind: ValueKind) -> None:
+        self.name = "single" if kind == "number" else f"single_{kind}"
+        self.kind = kind
+        self.asks_one_number = kind == "number"
+        self.long_lines = kind == "uuid"
 
-    def check(self, rung: int | None) -> None:
-        if rung is not None:
-            raise ValueError(f"task 'single' has no rungs, found @{rung}; write 'single'")
+    def needs(self, rung: int, bands: Bands) -> Needs:
+        return Needs(len(bands), len(bands), len(bands), self.kind)
 
-    def forms(self, rung: int, bands: Bands) -> int:
-        return len(bands)
-
-    def keys(self, rung: int, bands: Bands) -> int:
-        return len(bands)
-
-    def plants(self, rung: int, bands: Bands, draw: Draw) -> list[Plant]:
-        return [Plant(i, i, within(draw, lo, hi), band, True) for i, (band, (lo, hi)) in enumerate(bands.items())]
+    def script(self, rung: int, bands: Bands, draw: Draw, cast: Cast) -> Script:
+        statements, queries = [], []
+        for i, (band, edges) in enumerate(bands.items()):
+            slots = Slots(form=cast.forms[i], key=cast.keys[i], value=cast.values[i], kind=self.kind)
+            statements.append(Statement(cast.phrases.say("fact", slots), cast.place(draw, *edges), band, form=i))
+            queries.append(Query(band, cast.phrases.say("ask", slots), Wanted(self.kind, (slots.value,)), (i,)))
+        return Script(statements, queries)
 
     def most_before(self, rung: int, bands: Bands, depth: float) -> int:
         return sum(low < depth for low, _ in bands.values())
+
+    def lines(self, rung: int) -> tuple[list[Line], list[Line]]:
+        slots = Slots(kind=self.kind)
+        return [Line("fact", slots)], [Line("ask", slots)]
