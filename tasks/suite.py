@@ -86,6 +86,8 @@ class Decoding(_Section):
     temperature: Literal[0]
     thinking_tokens: int = Field(default=0, ge=0)
     """Reasoning before the answer; it counts in the length."""
+    stop: list[Annotated[str, Field(min_length=1)]] | None = None
+    """Texts that end an answer after its reasoning; None: a line break under the base template, else none."""
 
 
 class Prompting(_Section):
@@ -112,6 +114,14 @@ class Suite(Document):
     decoding: Decoding
     placement: Placement = Uniform()
     prompting: Prompting = Prompting()
+
+    @property
+    def stops(self) -> list[str]:
+        """Texts that end an answer."""
+        given = self.decoding.stop
+        if given is None:
+            return ["\n"] if self.prompting.template == "base" else []
+        return given
 
     def cells(self) -> list[Cell]:
         """Every cell that the suite asks."""

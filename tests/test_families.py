@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,3 +264,17 @@ def test_turns_ask_one_conversation(builtin_tokenizer: Any) -> None:
         assert len(probe.tail) <= builder.wording.tail_tokens
         assert sum(str(other.wanted) in builtin_tokenizer.decode(probe.tail) for other in turns[:k]) == k
         assert str(probe.wanted) not in builtin_tokenizer.decode(probe.tail)
+
+
+def test_the_documentation_names_every_family_and_its_rungs(repository: Path) -> None:
+    """``docs/suites.md`` lists each family with the rungs that it has, and every register."""
+    text = (repository / "docs/suites.md").read_text(encoding="utf-8")
+    for name, family in FAMILIES.items():
+        (row,) = [line for line in text.splitlines() if re.match(rf"\|[^|]*`{name}(@\w)?`", line)]
+        listed = re.findall(r"(\d+) - (\d+)", row.split("|")[2])
+        if family.rungs is None:
+            assert not listed
+        else:
+            assert (str(family.rungs[0]), str(family.rungs[-1])) in listed
+        assert ("all" in row.split("|")[4]) == family.whole or "of all" in row
+    assert all(f"`{register}`" in text for register in REGISTERS)

@@ -17,6 +17,7 @@ from evalgate.store import RunFolder
 from evalgate.tasks.haystack import Haystack, Probe
 from evalgate.tasks.packing import Stream
 from evalgate.tasks.scoring import score
+from evalgate.tasks.stopping import cut
 
 
 class Progress(NamedTuple):
@@ -141,6 +142,7 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
     expected = str(probe.wanted)
     # A prompt of another length than planned was cut or changed on the way: its answer says nothing about recall.
     whole = answer.prompt_tokens == expected_tokens
+    said = cut(answer.text, answer.finish_reason, bench.suite.stops)
     return Trial(
         trial_id=probe.trial_id,
         context_id=bench.builder.context_id(haystack.seed, stream, probe.cell.length),
@@ -159,12 +161,12 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
         prompt_sha256=probe.prompt_sha256,
         expected=expected,
         scorer=probe.wanted.scorer,
-        answer=bench.kept(answer.text, {value for other in haystack.probes for value in other.wanted.values}),
-        outcome=score(answer.text, answer.finish_reason, expected, probe.wanted.scorer) if whole else Outcome.ERROR,
+        answer=bench.kept(said.text, {value for other in haystack.probes for value in other.wanted.values}),
+        outcome=score(*said, expected, probe.wanted.scorer) if whole else Outcome.ERROR,
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,
         completion_tokens=len(answer.token_ids),
-        finish_reason=answer.finish_reason,
+        finish_reason=said.finish_reason,
         latency_s=answer.latency_s,
         batch_id=answer.batch_id,
         attempt=1,
