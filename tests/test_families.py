@@ -272,9 +272,7 @@ def test_the_documentation_names_every_family_and_its_rungs(repository: Path) ->
     for name, family in FAMILIES.items():
         (row,) = [line for line in text.splitlines() if re.match(rf"\|[^|]*`{name}(@\w)?`", line)]
         listed = re.findall(r"(\d+) - (\d+)", row.split("|")[2])
-        if family.rungs is None:
-            assert not listed
-        else:
+        if family.rungs is not None:
             assert (str(family.rungs[0]), str(family.rungs[-1])) in listed
         assert ("all" in row.split("|")[4]) == family.whole or "of all" in row
     assert all(f"`{register}`" in text for register in REGISTERS)
