@@ -55,7 +55,12 @@ def _removable(patterns: list[str]) -> list[str]:
     return patterns
 
 
-OneOrMore = Annotated[list[H], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
+OneOrMore = Annotated[
+    list[H],
+    BeforeValidator(_listed, json_schema_input_type=list[str | int] | str | int),
+    AfterValidator(_distinct),
+    Field(min_length=1),
+]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Bar = Annotated[float, Field(gt=0, le=1)]
 Alpha = Annotated[float, Field(gt=0, le=0.5)]

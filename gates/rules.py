@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from evalgate.errors import MismatchError
 from evalgate.gates.case import Case
 from evalgate.gates.course import Course, follow
+from evalgate.gates.effective_context import effective_contexts
 from evalgate.gates.explanation import tell_cell, tell_error, tell_verdict
 from evalgate.gates.finding import Finding
 from evalgate.gates.floor import floor_finding, judge_floor
@@ -89,7 +90,8 @@ def _decide(case: Case, n: int, findings: Sequence[Finding], floor: Floor) -> Ve
         floor=floor,
     )
     warnings = give_notices(case, cells, floor, churn)
-    return verdict.model_copy(update={"flips": flips, "churn": churn, "warnings": warnings})
+    reach = effective_contexts(cells)
+    return verdict.model_copy(update={"flips": flips, "churn": churn, "warnings": warnings, "effective_context": reach})
 
 
 def _reason_code(status: Status, cells: Sequence[CellVerdict], *, smoke: bool) -> Reason:

@@ -80,9 +80,13 @@ class RunRecord:
         """The trial of ``cell`` on haystack ``seed``, or None where the run holds none."""
         return self._by_cell.get(cell, {}).get(seed)
 
+    def trials(self, cell: Cell, n: int) -> list[Trial]:
+        """The trials of ``cell`` on seeds 0 .. n-1 that the run holds."""
+        return [trial for seed in range(n) if (trial := self.trial(cell, seed)) is not None]
+
     def tally(self, cell: Cell, n: int) -> Tally:
         """Count the outcomes of ``cell`` over seeds 0 .. n-1; a seed without a trial is missing, not left out."""
-        found = [trial for seed in range(n) if (trial := self.trial(cell, seed)) is not None]
+        found = self.trials(cell, n)
         return Tally(n, Counter(trial.outcome for trial in found), n - len(found))
 
     def pairs(self, baseline: RunRecord, cell: Cell, n: int) -> Iterator[tuple[Trial | None, Trial | None]]:

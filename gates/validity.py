@@ -18,6 +18,7 @@ from evalgate.stats import Number, exact
 def structure(case: Case) -> list[Finding]:
     """Check that there is something to judge at all; where one of these fails, nothing is counted."""
     return [
+        _rules(case.policy),
         _complete(case.run),
         _not_empty(case.run),
         _duplicates(case.run),
@@ -35,6 +36,8 @@ def conditions(case: Case) -> list[Finding]:
         _drawn(case),
         baseline_check(case.policy, case.counted, case.baseline),
         comparable_check(case.run, case.counted, case.baseline),
+        _tokens(case),
+        _warm(case),
         _errors(case),
         _share(case, Outcome.TRUNCATED, limits.max_truncated_share, Reason.TOO_MANY_TRUNCATED),
         _share(case, Outcome.EMPTY, limits.max_empty_share, Reason.TOO_MANY_EMPTY),
@@ -44,6 +47,14 @@ def conditions(case: Case) -> list[Finding]:
 def exceeds(count: int, n: int, limit: Number) -> bool:
     """Whether count/n is above ``limit``, decided on integers; 0 of 0 is not."""
     return count > exact(limit) * n
+
+
+def _rules(policy: Policy) -> Finding:
+    """A policy is read with at least one cell; one that is made otherwise must not pass a run on nothing."""
+    if any(rule.tier == "primary" for rule in policy.rules.values()):
+        return ok("rules", f"{len(policy.rules)} cells are judged")
+    detail = f"policy {policy.ref} has no primary cell, so nothing in it could pass; give it one"
+    return failed("rules", Reason.NO_RULES, detail)
 
 
 def _complete(run: RunRecord) -> Finding:
@@ -150,6 +161,48 @@ def _effective(case: Case) -> Finding:
         Reason.PROFILE_NOT_EFFECTIVE,
         f"profile {case.run.manifest.profile.name} was not what ran: {listed(faults)}; "
         "recall under other settings says nothing about it",
+    )
+
+
+def _tokens(case: Case) -> Finding:
+    """A prompt of another length than planned was cut or changed on the way; its trial is an error that ended well."""
+    faults = []
+    for cell, n in case.counted.items():
+        cut = sum(
+            trial.outcome is Outcome.ERROR and trial.finish_reason != "error" for trial in case.run.trials(cell, n)
+        )
+        if cut:
+            faults.append((cell, f"{cell}: {cut} of {n}"))
+    if not faults:
+        return ok("tokens", "every prompt has the tokens that were planned")
+    return failed(
+        "tokens",
+        Reason.TOKENS_OFF_PLAN,
+        f"prompts had another number of tokens than planned: {listed([text for _, text in faults])}; look at the "
+        "window, the template and the tokenizer of what was asked",
+        [cell for cell, _ in faults],
+    )
+
+
+def _warm(case: Case) -> Finding:
+    """The arm ``warm`` is there to answer from a stored prefix; without a hit it tested nothing."""
+    warm = {cell: n for cell, n in case.counted.items() if cell.arm == "warm"}
+    if not warm:
+        return not_applicable("warm", "no cell is of the arm")
+    limit = case.policy.validity.max_error_share
+    cold = []
+    for cell, n in warm.items():
+        missed = sum(not trial.cached_tokens for trial in case.run.trials(cell, n))
+        if exceeds(missed, n, limit):
+            cold.append((cell, f"{cell}: {missed} of {n}"))
+    if not cold:
+        return ok("warm", f"at most {limit:.2%} of any warm cell were answered without a stored prefix")
+    return failed(
+        "warm",
+        Reason.WARM_WITHOUT_HITS,
+        f"trials of the arm warm hit no stored prefix: {listed([text for _, text in cold])}; turn prefix caching on, "
+        "or leave the arm out",
+        [cell for cell, _ in cold],
     )
 
 

@@ -36,11 +36,14 @@ class Reason(StrEnum):
     NO_REGRESSION_SEEN = "no-regression-seen"
     RUN_INCOMPLETE = "run-incomplete"
     EMPTY_RUN = "empty-run"
+    NO_RULES = "no-rules"
     DUPLICATE_TRIALS = "duplicate-trials"
     UNPLANNED_TRIALS = "unplanned-trials"
     MISSING_CELLS = "missing-cells"
     NOT_DRAWN = "not-drawn"
     TOO_FEW_SEEDS = "too-few-seeds"
+    TOKENS_OFF_PLAN = "tokens-off-plan"
+    WARM_WITHOUT_HITS = "warm-without-hits"
     TOO_MANY_ERRORS = "too-many-errors"
     TOO_MANY_TRUNCATED = "too-many-truncated"
     TOO_MANY_EMPTY = "too-many-empty"
@@ -77,6 +80,30 @@ class PolicySource(_Part):
     commit: str
     path: str
     """Of the policy's file, from the top of the repository."""
+
+
+class EffectiveContext(_Part):
+    """The longest length up to which every band of a task is shown to pass."""
+
+    task: str
+    arm: str
+    tokens: int | None
+    """None: not even the shortest length that was judged is shown to pass."""
+    judged_to: int
+    """The longest length that a bar speaks of; the effective context may be longer where ``tokens`` is this."""
+    blocked_at: int | None
+    """The length after ``tokens`` where a band is shown to fail; None: it is open there, or all was passed."""
+
+    @property
+    def title(self) -> str:
+        """The task, with its arm where that is not the default."""
+        return self.task if self.arm == "default" else f"{self.task} · {self.arm}"
+
+    def __str__(self) -> str:
+        """``4,096 tokens``, ``at least 8,192 tokens`` or ``none shown``."""
+        if self.tokens is None:
+            return "none" if self.blocked_at is not None else "none shown"
+        return f"{'at least ' if self.tokens == self.judged_to else ''}{self.tokens:,} tokens"
 
 
 class PairedLook(_Part):
@@ -245,6 +272,8 @@ class Verdict(_Part):
     """Seeds of the last look that was judged, at which no cell was open or the seeds ran out; None: there is none."""
     looks: list[int]
     cells: list[CellVerdict]
+    effective_context: list[EffectiveContext] = Field(default_factory=list)
+    """Of each task and arm that a primary cell judges; empty where the run is not valid, or a verdict does not say."""
     validity: list[Check]
     floor: Floor | None
     """None where the run is too broken to ask."""

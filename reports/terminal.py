@@ -32,7 +32,7 @@ def summary(verdict: Verdict) -> RenderableType:
     markup nor escape sequences act.
     """
     counted = [_table(verdict)] if any(item.n for item in verdict.cells) else []
-    return Lines(*counted, _line(verdict), *_notices(verdict), Text(f"Next: {next_step(verdict)}"))
+    return Lines(*counted, *_reach(verdict), _line(verdict), *_notices(verdict), Text(f"Next: {next_step(verdict)}"))
 
 
 def _table(verdict: Verdict) -> Table:
@@ -68,6 +68,12 @@ def _cell(item: CellVerdict | None) -> Text:
     if item.baseline is not None and (item.baseline.b or item.baseline.c):
         text.append(f" −{item.baseline.b} +{item.baseline.c}", style="not bold dim")
     return text
+
+
+def _reach(verdict: Verdict) -> list[Text]:
+    """``effective context: single 4,096 tokens, ...``"""
+    told = ", ".join(f"{visible(one.title)} {one}" for one in verdict.effective_context)
+    return [Text(f"effective context: {told}")] if told else []
 
 
 def _line(verdict: Verdict) -> Text:

@@ -13,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalgate.errors import ExitCode
+from evalgate.gates.annotations import MOST, command, commands
 from evalgate.gates.clean_text import clean, markdown_safe
-from evalgate.gates.exports import MARKDOWN_CAP, junit, markdown
+from evalgate.gates.junit_xml import junit
+from evalgate.gates.markdown import COMMENT_CHARACTERS, MARKER, SUMMARY_BYTES, comment
+from evalgate.gates.markdown import summary as markdown
 from evalgate.gates.policy import Policy, load_policy
-from evalgate.gates.verdict import Verdict
+from evalgate.gates.verdict import Status, Verdict
 from evalgate.records import Outcome
 
 Answers = Mapping[tuple[str, ...], Mapping[Outcome, Any]]
@@ -197,7 +200,7 @@ def test_markdown_is_capped(make_judged_run: MakeRun) -> None:
 
     text = markdown(wide)
 
-    assert MARKDOWN_CAP - 2000 < len(text.encode()) <= MARKDOWN_CAP
+    assert SUMMARY_BYTES - 2000 < len(text.encode()) <= SUMMARY_BYTES
     assert text.startswith("## evalgate: BLOCK\n\nBLOCK: middle of every task")
     assert "more lines are left out" in text
 
@@ -222,3 +225,69 @@ def test_markdown_safe_has_no_markup(text: str) -> None:
 
     assert not set(safe) & set("<>|`*_[]!~\\@+-{}\"'^$?")
     assert html.unescape(safe) == clean(text)
+
+
+@pytest.mark.parametrize("cells", [2_000, 20_000])
+def test_a_summary_and_a_comment_hold_any_number_of_failing_cells(make_judged_run: MakeRun, cells: int) -> None:
+    """Both stay under what GitHub takes, say what they left out, and leave no fold open."""
+    found = verdict_of(make_judged_run, CASES["BLOCK"])
+    (failing, *_) = [item for item in found.cells if item.status is Status.BLOCK]
+    many = [failing.model_copy(update={"cell": failing.cell._replace(length=1024 + i)}) for i in range(cells)]
+    found = found.model_copy(update={"cells": many})
+    told, said = markdown(found), comment(found)
+
+    assert len(told.encode()) <= SUMMARY_BYTES
+    assert len(said) <= COMMENT_CHARACTERS
+    assert "are left out; the verdict file and the report have them" in said
+    assert ("are left out" in told) == (cells == 20_000)
+    for text in (told, said):
+        assert text.index("evalgate: BLOCK") < 40
+        assert text.count("<details>") == text.count("</details>")
+
+
+@pytest.mark.parametrize("word", CASES)
+def test_a_comment_opens_with_what_decides(make_judged_run: MakeRun, word: str) -> None:
+    """Marker, verdict, reason and exit code come first, then the reach; cells that pass are folded away."""
+    found = verdict_of(make_judged_run, CASES[word])
+    text = comment(found)
+
+    assert text.startswith(f"{MARKER}\n## evalgate: {word}\n\n{markdown_safe(found.reason)}\n")
+    assert f"exit code {int(found.exit_code)}." in text
+    assert text.count("<details>") == text.count("</details>") == (0 if word == "ERROR" else 1)
+    shown, _, folded = text.partition("<details>")
+    for item in found.cells if word != "ERROR" else []:
+        row = f"| {markdown_safe(str(item.cell))} |"
+        assert (row in folded) == (item.status is Status.PASS)
+        assert (row in shown.partition("### Answers")[0]) == (item.status is not Status.PASS)
+    assert ("### Effective context" in shown) == (word != "ERROR")
+
+
+def test_annotations_are_the_worst_and_at_most_ten(make_judged_run: MakeRun) -> None:
+    """The verdict, then the cells with the lowest recall; a green verdict needs none."""
+    found = verdict_of(make_judged_run, CASES["BLOCK"])
+    failing = [item for item in found.cells if item.status is Status.BLOCK]
+    many = [failing[0].model_copy(update={"k": 90 - i, "reason": f"k {90 - i}"}) for i in range(40)]
+    told = commands(found.model_copy(update={"cells": many}))
+
+    assert len(told) == MOST
+    assert told[0].startswith("::error title=evalgate BLOCK::")
+    assert [line.rpartition("::k ")[2] for line in told[1:]] == [str(k) for k in range(51, 60)]
+    assert commands(verdict_of(make_judged_run, {})) == []
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_no_text_ends_an_annotation_or_starts_another(title: str, message: str) -> None:
+    """One line, one command; colons and commas of a title cannot be taken for its end."""
+    line = command("BLOCK", title, message)
+    head, _, rest = line.removeprefix("::error title=").partition("::")
+
+    assert len(line.splitlines()) <= 1
+    assert "," not in head
+    assert ":" not in head
+    assert "\r" not in rest
+    assert "\n" not in rest
+
+
+def test_an_undecided_verdict_is_a_warning(make_judged_run: MakeRun) -> None:
+    """Red is for what is shown to be bad."""
+    assert commands(verdict_of(make_judged_run, CASES["INCONCLUSIVE"]))[0].startswith("::warning ")

@@ -183,7 +183,7 @@ def test_profile_that_does_not_come_with_evalgate(tmp_path: Path, stored: Stored
 def test_the_judge_starts_light() -> None:
     """Judging imports neither torch, transformers, triton, pandas nor lm_eval."""
     code = (
-        "import sys, evalgate.gates.judge_run, evalgate.gates.exports\n"
+        "import sys, evalgate.gates.judge_run, evalgate.gates.junit_xml, evalgate.gates.markdown\n"
         "print(sorted({'torch', 'transformers', 'triton', 'pandas', 'lm_eval', 'scipy.stats'} & set(sys.modules)))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

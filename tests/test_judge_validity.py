@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 
 import pytest
 from fixtures_judged import MakeRun, changed
@@ -14,6 +15,8 @@ from evalgate.gates.profile import Profile, load_profile
 from evalgate.gates.rules import judge
 from evalgate.gates.verdict import Reason, Status, Verdict
 from evalgate.records import Cell, Manifest, Outcome, Trial
+
+Damage = Callable[[random.Random, list[Trial]], list[Trial]]
 
 
 def judged(manifest: Manifest, trials: list[Trial], policy: Policy) -> Verdict:
@@ -299,3 +302,72 @@ def test_ungated_cells_are_told(demo: Policy, make_judged_run: MakeRun) -> None:
     notice = next(warning for warning in verdict.warnings if warning.code == "ungated-cells")
     assert "overwrite@3 · 1024 · front" in notice.detail
     assert verdict.status is Status.PASS
+
+
+def test_prompts_of_another_length_than_planned(demo: Policy, make_judged_run: MakeRun) -> None:
+    """An answer to a cut prompt is an error that ended well; one of them voids the cell, by its own reason."""
+    manifest, trials = make_judged_run(demo, answers={("middle",): {Outcome.ERROR: [7]}})
+    cut = [dataclasses.replace(t, finish_reason="stop") if t.outcome is Outcome.ERROR else t for t in trials]
+
+    assert_error(judged(manifest, cut, demo), Reason.TOKENS_OFF_PLAN, "1 of 100", "window")
+    assert judged(manifest, trials, demo).status is Status.PASS
+
+
+@pytest.mark.parametrize(("cold", "valid"), [(0, True), (1, True), (2, False), (100, False)])
+def test_a_warm_arm_that_saw_no_hit(demo: Policy, make_judged_run: MakeRun, cold: int, *, valid: bool) -> None:
+    """Up to 1% may miss; above that the arm tested nothing."""
+    cells = [cell.model_dump(mode="json") | {"arm": "warm"} for cell in demo.cells]
+    warm = changed(demo, cells=cells, validity={"floor": None})
+    manifest, trials = make_judged_run(warm)
+    drawn = [dataclasses.replace(t, cached_tokens=0 if t.seed < cold else 512) for t in trials]
+    found = judged(manifest, drawn, warm)
+
+    if valid:
+        assert found.status is Status.PASS
+    else:
+        assert_error(found, Reason.WARM_WITHOUT_HITS, f"{cold} of 100", "prefix caching")
+
+
+def test_a_policy_that_judges_nothing(demo: Policy, make_judged_run: MakeRun) -> None:
+    """Reading one is refused; one made otherwise passes nothing."""
+    manifest, trials = make_judged_run(demo)
+
+    assert_error(judged(manifest, trials, demo.model_copy(update={"cells": []})), Reason.NO_RULES, "no primary cell")
+
+
+def _remove(draw: random.Random, trials: list[Trial]) -> list[Trial]:
+    gone = {t.trial_id for t in draw.sample(trials, draw.randint(1, 40))}
+    return [t for t in trials if t.trial_id not in gone]
+
+
+def _repeat(draw: random.Random, trials: list[Trial]) -> list[Trial]:
+    return [*trials, *draw.sample(trials, draw.randint(1, 5))]
+
+
+def _spoil(draw: random.Random, trials: list[Trial]) -> list[Trial]:
+    outcomes = (Outcome.ERROR, Outcome.WRONG, Outcome.EMPTY, Outcome.TRUNCATED, Outcome.REFUSED)
+    return [dataclasses.replace(t, outcome=draw.choice(outcomes)) if draw.random() < 0.1 else t for t in trials]
+
+
+def _rename(draw: random.Random, trials: list[Trial]) -> list[Trial]:
+    old, new = draw.choice(trials).band, draw.choice(("Middle", "", "nan", "all"))
+    return [dataclasses.replace(t, band=new) if t.band == old else t for t in trials]
+
+
+def _shift(draw: random.Random, trials: list[Trial]) -> list[Trial]:
+    return [dataclasses.replace(t, seed=t.seed + draw.choice((-1, 100))) if draw.random() < 0.05 else t for t in trials]
+
+
+@pytest.mark.parametrize("damage", [_remove, _repeat, _spoil, _rename, _shift], ids=lambda f: f.__name__)
+def test_no_damage_makes_a_verdict_better(damage: Damage, demo: Policy, make_judged_run: MakeRun) -> None:
+    """Whatever is lost, doubled, renamed, moved or spoilt: what did not pass whole does not pass damaged."""
+    for seed in range(60):
+        draw = random.Random(seed)
+        wrong = {("middle", "single"): {Outcome.WRONG: draw.sample(range(100), draw.choice((0, 3, 5, 9, 40)))}}
+        manifest, trials = make_judged_run(demo, answers=wrong)
+        before, after = judged(manifest, trials, demo), judged(manifest, damage(draw, trials), demo)
+        if before.status is not Status.PASS:
+            assert after.status is not Status.PASS
+        if damage in (_repeat, _rename, _shift):
+            assert after.status is Status.ERROR
+        assert all(cell.k + cell.errors + cell.missing <= cell.n for cell in after.cells)

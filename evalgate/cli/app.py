@@ -22,6 +22,7 @@ from evalgate.cli.doctor import doctor
 from evalgate.cli.gate import gate
 from evalgate.cli.report import report
 from evalgate.cli.run import run
+from evalgate.cli.schema import schema
 from evalgate.cli.start import INTERRUPTED
 from evalgate.cli.state import state
 from evalgate.cli.sweep import sweep
@@ -70,6 +71,7 @@ app.command()(check)
 app.command()(sweep)
 app.command()(audit)
 app.command()(state)
+app.command()(schema)
 app.add_typer(documents.suite, name="suite")
 app.add_typer(documents.policy, name="policy")
 app.add_typer(documents.profile, name="profile")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evalgate.cli import console
-from evalgate.cli.gate import Github, Junit, Markdown, Policy, judge_and_tell
+from evalgate.cli.gate import Comment, Files, Github, Junit, Markdown, Policy, judge_and_tell
 from evalgate.cli.policy_ref import PolicyRef, choose
 from evalgate.cli.report import write_report
 from evalgate.cli.run import (
@@ -50,6 +50,7 @@ def check(
     redact: Redact = None,
     junit: Junit = None,
     markdown: Markdown = None,
+    comment: Comment = None,
     github: Github = False,
     json: console.Json = False,
 ) -> None:
@@ -83,15 +84,7 @@ def check(
         redact=(*rules.privacy.redact, *(redact or ())),
     )
     execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
-    code = judge_and_tell(
-        out,
-        lambda: chosen,
-        baseline=baseline,
-        junit=junit,
-        markdown=markdown,
-        github=github,
-        json=json,
-    )
+    code = judge_and_tell(out, lambda: chosen, Files(junit, markdown, comment, github), baseline=baseline, json=json)
     write_report(out, out / "report.html", baseline, rules.ref)
     if not json:
         console.say(f"report: {out / 'report.html'}")

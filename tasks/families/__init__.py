@@ -5,14 +5,14 @@ from __future__ import annotations
 from evalgate.tasks.families.absent import Absent
 from evalgate.tasks.families.chat import Chat
 from evalgate.tasks.families.code import Code
-from evalgate.tasks.families.common import Common
+from evalgate.tasks.families.common_words import Common
 from evalgate.tasks.families.compose import Compose
 from evalgate.tasks.families.count import Count
 from evalgate.tasks.families.coverage import Coverage
 from evalgate.tasks.families.distance import Distance
 from evalgate.tasks.families.docqa import Docqa, DocqaHop
 from evalgate.tasks.families.family import WHOLE, Bands, Cast, Family, Query, Script, Statement
-from evalgate.tasks.families.frequent import Frequent
+from evalgate.tasks.families.frequent_words import Frequent
 from evalgate.tasks.families.interference import Interference
 from evalgate.tasks.families.latent import Latent
 from evalgate.tasks.families.multikey import Load, Multikey, MultikeyUuid

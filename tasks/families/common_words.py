@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalgate.tasks.families.frequent import Frequent
+from evalgate.tasks.families.frequent_words import Frequent
 
 IN_LINE = 5
 """Asked words in one line; the next line goes on where it stopped."""
