@@ -3,23 +3,22 @@
     python benchmarks/gate_startup.py [--rounds 21]
 
 Every command is timed once a round, so that a noisy machine is noisy for all; figures are medians, and ratios to
-``python -c pass`` of the same run.
+``python -c pass`` of the same run.  The target: a judge starts before an engine could, within an import of torch.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from workbench import write_result
+
+OUT = Path(__file__).with_suffix(".json")
 
 
 def commands(run: Path) -> dict[str, list[str]]:
@@ -42,7 +41,7 @@ def timed(command: list[str]) -> float:
     return time.perf_counter() - started
 
 
-def main() -> None:
+def main() -> int:
     """Time everything, and keep the result beside this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
@@ -60,16 +59,17 @@ def main() -> None:
                 seconds[name].append(timed(command))
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     bare = medians["python -c pass"]
-    result = {
-        "measured": f"{datetime.now(UTC):%Y-%m-%d}",
-        "python": platform.python_version(),
-        "rounds": options.rounds,
-        "seconds": {name: round(value, 3) for name, value in medians.items()},
-        "times_python": {name: round(value / bare, 1) for name, value in medians.items()},
-    }
-    print(json.dumps(result, indent=2))
-    (HERE / "gate_startup.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for name, value in medians.items():
+        print(f"{name:24s} {value:6.3f} s {value / bare:6.1f}x")
+    return write_result(
+        OUT,
+        1,
+        met=medians["evalgate gate"] < medians["import torch"],
+        rounds=options.rounds,
+        seconds={name: round(value, 3) for name, value in medians.items()},
+        times_python={name: round(value / bare, 1) for name, value in medians.items()},
+    )
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
