@@ -17,6 +17,7 @@ from markupsafe import Markup
 from evalgate import disk
 from evalgate.reports.excerpt import inert
 from evalgate.reports.state_view import StateView
+from evalgate.reports.sweep_view import SweepView
 from evalgate.reports.view import ReportView
 
 MAX_BYTES = 1_000_000
@@ -33,7 +34,12 @@ def render_state(view: StateView) -> str:
     return _page("state.html.j2", view)
 
 
-def _page(template: str, view: ReportView | StateView) -> str:
+def render_sweep(view: SweepView) -> str:
+    """The page of a sweep as text; the same view gives the same bytes."""
+    return _page("sweep.html.j2", view)
+
+
+def _page(template: str, view: ReportView | StateView | SweepView) -> str:
     style = files("evalgate.reports").joinpath("templates", "report.css").read_text(encoding="utf-8").strip()
     page = _environment().get_template(template)
     return page.render(

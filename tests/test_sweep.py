@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from evalgate.gates.policy import Policy, load_policy
 from evalgate.gates.sweep import Rate, conclude, goes_on
 from evalgate.gates.verdict import Status
 from evalgate.records import Outcome
+from evalgate.reports.html import render_sweep
+from evalgate.reports.sweep_view import sweep_view
 from evalgate.stats import Interval
 from evalgate.tasks.suite import load_suite
 
@@ -99,6 +102,10 @@ def test_the_command_stops_at_the_first_failure(evalgate: Evalgate, few: tuple[P
     assert body["rates"][0]["bytes_per_session"] > body["rates"][1]["bytes_per_session"]
     assert (tmp_path / "sweep/state-rank-1@1.0.0/report.html").is_file()
     assert not (tmp_path / "sweep/state-int4@1.0.0").exists()
+    assert body["attempts"] == 2
+    page = (tmp_path / "sweep/sweep.html").read_text()
+    assert "Deploy state-int8@1.0.0." in page
+    assert "2 attempts on seed set main; confirm a release on seeds that none of them saw" in page
     again = evalgate(*words, "--profiles", "state-int8,state-rank-1")
     assert "deploy state-int8@1.0.0" in again.out, "a sweep goes on from the runs that it left"
 
@@ -110,3 +117,43 @@ def test_profiles_are_named_once(evalgate: Evalgate, few: tuple[Path, Path], tmp
     assert "given twice" in evalgate(*words, "--profiles", "state-int8,state-int8@1.0.0").err
     assert evalgate(*words, "--profiles", "state-int8,no-such").code == ExitCode.REFUSED
     assert not (tmp_path / "sweep").exists()
+
+
+def test_the_page_shows_recall_against_bytes(rate: Callable[..., Rate]) -> None:
+    """Every rate with its bytes, verdict and weakest cell of each band; the curve, and what was not tried."""
+    found = conclude([rate(MILD, 0, 3000), rate(MIDDLE, 2, 2000), rate(HARSH, 60, 1000)], ["state-rank-1@1.0.0"])
+    page = render_sweep(sweep_view(found))
+
+    for words in ("Deploy state-int8@1.0.0.", "3,000", "2,000", "1,000", "multikey@8 · 1,024: 40/100", "BLOCK"):
+        assert words in page
+    assert "Not tried, as the rate before them did not pass: state-rank-1@1.0.0." in page
+    assert page.count('class="line layer"') == 3, "a line for each band"
+    assert "<script" not in page
+    assert render_sweep(sweep_view(found)) == page
+
+
+def test_without_bytes_there_is_no_curve(rate: Callable[..., Rate]) -> None:
+    """One rate, or rates of unknown size, are a table alone."""
+    for rates in ([rate(MILD, 0, 3000)], [rate(MILD, 0, None), rate(MIDDLE, 0, None)]):
+        assert sweep_view(conclude(rates, [])).curve is None
+
+
+def test_a_sweep_reads_the_policy_from_a_ref(
+    evalgate: Evalgate, few: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bar of the change is not the bar that judges it."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    policy = repository / "policy.yaml"
+    policy.write_text(few[1].read_text())
+    as_someone = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], [*as_someone, "commit", "-qm", "bar"]):
+        subprocess.run(["git", *command], cwd=repository, check=True)  # noqa: S607 - whichever git is there
+    policy.write_text(json.dumps(json.loads(policy.read_text()) | {"looks": [1]}))
+    monkeypatch.chdir(repository)
+    words = ("sweep", few[0], "--model", "builtin:hybrid", "--policy", "policy.yaml", "--policy-ref", "HEAD")
+    ended = evalgate(*words, "--profiles", "state-int8", "--out", tmp_path / "sweep", "--json")
+    (tried,) = json.loads(ended.out)["rates"]
+
+    assert ended.code == ExitCode.PASS, ended.err
+    assert (tried["verdict"]["n"], tried["verdict"]["policy_source"]["ref"]) == (5, "HEAD")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as codec
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evalgate.cli import console
+from evalgate.cli.asking import under_policy
 from evalgate.cli.gate import Policy
 from evalgate.cli.run import BackendName, Dtype, Model, ProfileName, SeedSet, Suite, progress
-from evalgate.errors import EvalgateError, ExitCode, MismatchError
+from evalgate.errors import EvalgateError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,30 +40,17 @@ def audit(
     json: console.Json = False,
 ) -> None:
     """Try the gate on what must pass, what must block and what must be an error. Exits 0 if it says so, else 4."""
-    from evalgate.gates.plan import seeds_needed
+    from evalgate import disk
     from evalgate.gates.policy import load_policy
-    from evalgate.runner import RunRequest
-    from evalgate.tasks.suite import load_suite
 
-    rules, asked = load_policy(policy), load_suite(suite).ref
-    if rules.suite != asked:
-        raise MismatchError(f"policy {rules.ref} judges suite {rules.suite}, asked to run {asked}; choose one for it")
-    request = RunRequest(
-        suite=suite,
-        model=model,
-        profile=profile,
-        backend=backend,
-        dtype=dtype,
-        seeds=seeds_needed(rules),
-        seed_set=seed_set,
-        answers=rules.privacy.strictest(None),
-        days=rules.privacy.shortest(None),
-        redact=tuple(rules.privacy.redact),
-    )
+    rules = load_policy(policy)
+    request = under_policy(rules, suite, model, profile=profile, backend=backend, dtype=dtype, seed_set=seed_set)
     found = list(_controls(request, rules, out, repeats))
     good = all(control.met for control in found)
+    body = {"as_expected": good, "policy": rules.ref, "controls": [control._asdict() for control in found]}
+    disk.replace(out / "audit.json", (codec.dumps(body, indent=2, ensure_ascii=False) + "\n").encode())
     if json:
-        console.emit({"as_expected": good, "controls": [control._asdict() for control in found]})
+        console.emit(body)
     else:
         lines = [f"{'ok' if c.met else 'NOT MET'}: {c.name}: expected {c.expected}, found {c.seen}" for c in found]
         console.say(*lines, f"runs: {out}")

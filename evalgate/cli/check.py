@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evalgate.cli import console
+from evalgate.cli.asking import under_policy
 from evalgate.cli.gate import Comment, Files, Github, Junit, Markdown, Policy, judge_and_tell
 from evalgate.cli.policy_ref import PolicyRef, choose
 from evalgate.cli.report import write_report
@@ -28,7 +29,6 @@ from evalgate.cli.run import (
     execute,
 )
 from evalgate.data_class import DataClass
-from evalgate.errors import MismatchError
 
 
 def check(
@@ -55,34 +55,29 @@ def check(
     json: console.Json = False,
 ) -> None:
     """Run SUITE look by look as the policy plans, judge it, write the report. The exit code is the verdict."""
-    from evalgate.gates.plan import seeds_needed
-    from evalgate.runner import Looks, RunRequest
+    from evalgate.runner import Looks
     from evalgate.store import RunFolder
-    from evalgate.tasks.suite import load_suite
 
     chosen = choose(policy, policy_ref)
     rules = chosen.policy
-    asked = load_suite(suite).ref
-    if rules.suite != asked:
-        raise MismatchError(f"policy {rules.ref} judges suite {rules.suite}, asked to run {asked}; choose one for it")
-    other = None if baseline is None else RunFolder.open(baseline)
-    if other is not None:
-        other.verify()
-    request = RunRequest(
-        suite=suite,
-        model=model,
+    request = under_policy(
+        rules,
+        suite,
+        model,
         profile=profile,
         backend=backend,
         dtype=dtype,
         device=chosen_device(device),
-        seeds=seeds_needed(rules),
         seed_set=seed_set,
         backend_limit=backend_limit,
         store_limit=store_limit,
-        answers=rules.privacy.strictest(answers),
-        days=rules.privacy.shortest(keep_days),
-        redact=(*rules.privacy.redact, *(redact or ())),
+        answers=answers,
+        keep_days=keep_days,
+        redact=redact,
     )
+    other = None if baseline is None else RunFolder.open(baseline)
+    if other is not None:
+        other.verify()
     execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
     code = judge_and_tell(out, lambda: chosen, Files(junit, markdown, comment, github), baseline=baseline, json=json)
     write_report(out, out / "report.html", baseline, rules.ref)

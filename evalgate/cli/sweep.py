@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evalgate.cli import console
+from evalgate.cli.asking import under_policy
 from evalgate.cli.gate import Policy
+from evalgate.cli.policy_ref import Chosen, PolicyRef, choose
 from evalgate.cli.report import write_report
 from evalgate.cli.run import BackendName, Dtype, Model, SeedSet, Suite, execute
-from evalgate.errors import MismatchError, RefusedError
+from evalgate.errors import RefusedError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +32,8 @@ def sweep(
     model: Model,
     profiles: Annotated[str, typer.Option(help="Profiles from mild to aggressive, with commas between them.")],
     policy: Policy,
-    out: Annotated[Path, typer.Option(help="Folder for a run folder and a report of each profile.")],
+    out: Annotated[Path, typer.Option(help="Folder for a run folder and a report of each profile, and sweep.html.")],
+    policy_ref: PolicyRef = None,
     backend: BackendName = "native",
     baseline: console.Baseline = None,
     seed_set: SeedSet = "main",
@@ -38,16 +41,15 @@ def sweep(
     json: console.Json = False,
 ) -> None:
     """Find the most aggressive profile that passes. Exits 0 if there is one, else as the mildest one's verdict."""
-    from evalgate.gates.plan import seeds_needed
-    from evalgate.gates.policy import load_policy
+    from evalgate import disk
     from evalgate.gates.sweep import Rate, conclude, goes_on
-    from evalgate.runner import Looks, RunRequest
+    from evalgate.reports.html import render_sweep
+    from evalgate.reports.sweep_view import sweep_view
+    from evalgate.runner import Looks
     from evalgate.store import RunFolder
-    from evalgate.tasks.suite import load_suite
 
-    rules, asked = load_policy(policy), load_suite(suite).ref
-    if rules.suite != asked:
-        raise MismatchError(f"policy {rules.ref} judges suite {rules.suite}, asked to run {asked}; choose one for it")
+    chosen = choose(policy, policy_ref)
+    rules = chosen.policy
     other = None if baseline is None else RunFolder.open(baseline)
     if other is not None:
         other.verify()
@@ -56,23 +58,13 @@ def sweep(
     waiting = _profiles(profiles)
     while waiting and (not rates or goes_on(rates[-1])):
         name, profile = waiting.pop(0)
-        request = RunRequest(
-            suite=suite,
-            model=model,
-            profile=name,
-            backend=backend,
-            dtype=dtype,
-            seeds=seeds_needed(rules),
-            seed_set=seed_set,
-            answers=rules.privacy.strictest(None),
-            days=rules.privacy.shortest(None),
-            redact=tuple(rules.privacy.redact),
-        )
+        request = under_policy(rules, suite, model, profile=name, backend=backend, dtype=dtype, seed_set=seed_set)
         run = out / profile.ref
-        verdict = _judge(request, looks, run, policy, baseline)
+        verdict = _judge(request, looks, run, chosen, baseline)
         write_report(run, run / "report.html", baseline, rules.ref)
         rates.append(Rate(verdict, RunFolder.open(run).manifest().engine.bytes_per_session.get("total")))
     found = conclude(rates, [profile.ref for _, profile in waiting])
+    disk.replace(out / "sweep.html", render_sweep(sweep_view(found)).encode())
     if json:
         console.emit(_body(found, out))
     else:
@@ -91,13 +83,13 @@ def _profiles(names: str) -> list[tuple[str, Profile]]:
     return found
 
 
-def _judge(request: RunRequest, looks: Looks | None, run: Path, policy: str, baseline: Path | None) -> Verdict:
+def _judge(request: RunRequest, looks: Looks | None, run: Path, chosen: Chosen, baseline: Path | None) -> Verdict:
     from evalgate.gates.judge_run import gate_run
-    from evalgate.gates.policy import load_policy
     from evalgate.store import RunFolder
 
     execute(request, run, looks=looks)
-    return gate_run(RunFolder.open(run), load_policy(policy), None if baseline is None else RunFolder.open(baseline))
+    other = None if baseline is None else RunFolder.open(baseline)
+    return gate_run(RunFolder.open(run), chosen.policy, other, chosen.source)
 
 
 def _table(found: Sweep) -> Table:
@@ -120,19 +112,22 @@ def _table(found: Sweep) -> Table:
 
 
 def _closing(found: Sweep, out: Path) -> list[str]:
+    from evalgate.reports.sweep_view import attempts
+
     last = found.rates[-1]
     lines = [] if last.verdict.status == "PASS" else [f"{last.profile}: {last.verdict.reason}"]
     lines += [f"{notice.code}: {notice.detail}" for notice in found.notices]
     if found.untried:
         lines.append(f"not tried, as {last.profile} did not pass: {', '.join(found.untried)}")
-    reports = f"reports: {out}/PROFILE/report.html"
-    return [*lines, reports, f"deploy {found.deploy}" if found.deploy else "deploy none of them"]
+    reports = f"recall against bytes: {out}/sweep.html; reports: {out}/PROFILE/report.html"
+    return [*lines, reports, attempts(found), f"deploy {found.deploy}" if found.deploy else "deploy none of them"]
 
 
 def _body(found: Sweep, out: Path) -> dict[str, object]:
     return {
         "deploy": found.deploy,
         "exit_code": int(found.exit_code),
+        "attempts": len(found.rates),
         "untried": found.untried,
         "notices": [notice.model_dump(mode="json") for notice in found.notices],
         "rates": [
