@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_command import keep_run
+from fixtures_judged import MakeRun
 
 from evalgate.errors import ExitCode
 from evalgate.gates import policy as policies
 from evalgate.gates import profile as profiles
 from evalgate.gates.policy import Policy, load_policy
-from evalgate.gates.profile import Profile
+from evalgate.gates.profile import Profile, load_profile
+from evalgate.gates.rules import judge
 from evalgate.tasks.suite import LIBRARY, Suite
+from evalgate.versioned import Evidence
 
 Evalgate = Callable[..., Any]
 
@@ -215,3 +219,56 @@ def test_released_documents_pass_their_own_rule(evalgate: Evalgate) -> None:
             before = path.with_name("lock.json").read_text()
             assert evalgate(kind, "lock", path).code == ExitCode.PASS
             assert path.with_name("lock.json").read_text() == before
+
+
+def test_the_log_ties_changes_to_runs_and_verdicts(
+    evalgate: Evalgate, make_judged_run: MakeRun, repository: Path, tmp_path: Path
+) -> None:
+    """Each version with what changed, who approved it, and the runs that ran it, however they were judged."""
+    folder = tmp_path / "profiles" / "chat"
+    folder.mkdir(parents=True)
+    base = (repository / "gates/profiles/full/1.0.0.yaml").read_text().replace("name: full", "name: chat")
+    (folder / "1.0.0.yaml").write_text(base)
+    (folder / "1.1.0.yaml").write_text(
+        base.replace("version: 1.0.0", "version: 1.1.0").replace("state: {dtype: fp32", "state: {dtype: bf16")
+    )
+    policy = load_policy("demo")
+    manifest, trials = make_judged_run(policy, profile="full")
+    ran = load_profile(str(folder / "1.1.0.yaml"))
+    effective = {**manifest.engine.effective_profile, **ran.model_dump(mode="json", include={"state"})}
+    manifest = manifest.model_copy(
+        update={
+            "profile": ran.id,
+            "profile_body": ran.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            "engine": manifest.engine.model_copy(update={"effective_profile": effective}),
+        }
+    )
+    run = keep_run(tmp_path / "runs" / "int8", manifest, trials)
+    evalgate("gate", run, "--policy", "demo")
+    first, second = json.loads(evalgate("profile", "log", folder, "--runs", tmp_path / "runs", "--json").out)[
+        "versions"
+    ]
+    told = evalgate("profile", "log", folder, "--runs", tmp_path / "runs").out
+
+    assert (first["profile"], first["changes"], first["runs"]) == ("chat@1.0.0", [], [])
+    assert second["changes"] == ["harsher: state.dtype: fp32 -> bf16"]
+    assert [one["run"] for one in second["runs"]] == [str(run)]
+    assert second["runs"][0]["verdicts"].startswith("demo@1.0.0 ")
+    assert "harsher: state.dtype: fp32 -> bf16" in told
+    assert evalgate("profile", "log", "no-such").code == ExitCode.REFUSED
+    assert evalgate("profile", "log", tmp_path).code == ExitCode.REFUSED
+
+
+def test_a_verdict_on_a_harsher_profile_says_who_stands_for_it(make_judged_run: MakeRun) -> None:
+    """The approval of a harsher profile stays in every verdict on a run of it."""
+    shown = Evidence(run="r1", verdict="demo@1.0.0", status="PASS", digest="0" * 64, changes=["kv.keep: 1.0 -> 0.75"])
+    harsher = load_profile("full").model_copy(update={"approver": "Ada", "reason": "less cache", "evidence": shown})
+    policy = load_policy("demo")
+    manifest, trials = make_judged_run(policy)
+    run = manifest.model_copy(update={"profile": harsher.id}), trials
+    (notice,) = [n for n in judge(*run, policy, profile=harsher).warnings if n.code == "profile-harsher"]
+
+    for words in ("full@1.0.0 is weaker", "kv.keep: 1.0 -> 0.75", "approved by Ada: less cache", "on run r1", "PASS"):
+        assert words in notice.detail
+    plain = judge(manifest, trials, policy, profile=load_profile("full")).warnings
+    assert not [n for n in plain if n.code == "profile-harsher"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evalgate.cli import console, governance
+from evalgate.cli.profile_log import profile_log
 
 if TYPE_CHECKING:
     from evalgate.runner import Fit
@@ -147,6 +148,8 @@ def profile_lint(ref: Ref, json: console.Json = False) -> None:
     lines = [f"{section}.{key} = {value}" for section, keys in document.sections.items() for key, value in keys.items()]
     console.say(f"{document.ref} is valid", *lines, f"digest {document.digest}")
 
+
+profile.command("log")(profile_log)
 
 for _group, _name in ((suite, "suite"), (policy, "policy"), (profile, "profile")):
     governance.add_to(_group, _name)

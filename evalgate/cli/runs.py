@@ -29,7 +29,7 @@ def runs_list(
     json: console.Json = False,
 ) -> None:
     """List every run under FOLDER, broken ones too."""
-    rows = [_row(path) for path in _found(folder)]
+    rows = [_row(path) for path in found_runs(folder)]
     if json:
         console.emit({"folder": str(folder), "runs": rows})
         return
@@ -89,7 +89,7 @@ def runs_prune(
 
     now = datetime.now(UTC)
     limit = None if older_than is None else parse_age("--older-than", older_than)
-    paths = [folder] if (folder / "manifest.json").is_file() else _found(folder)
+    paths = [folder] if (folder / "manifest.json").is_file() else found_runs(folder)
     rows = [_pruned(path, now, limit, dry_run=dry_run) for path in paths]
     if json:
         console.emit({"folder": str(folder), "runs": rows})
@@ -120,7 +120,7 @@ def _pruned(path: Path, now: datetime, limit: timedelta | None, *, dry_run: bool
     return row | {"text": "would be removed" if dry_run else "removed"}
 
 
-def _found(folder: Path) -> list[Path]:
+def found_runs(folder: Path) -> list[Path]:
     """Every run under ``folder``. Raises InvalidRunError: no folder."""
     if not folder.is_dir():
         raise InvalidRunError(f"{folder} is not a folder")
