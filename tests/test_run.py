@@ -64,6 +64,11 @@ def test_a_run_holds_every_cell_once_per_seed(finished: RunFolder) -> None:
     assert len(trials) == len(manifest.cells) * 2 == len({trial.trial_id for trial in trials})
     assert all(trial.prompt_tokens + 12 <= trial.length for trial in trials)
     assert all(trial.outcome is not Outcome.ERROR for trial in trials)
+    batches: dict[str, list[int]] = {}
+    for trial in trials:
+        batches.setdefault(trial.batch_id, []).append(trial.batch_row)
+    assert all(sorted(rows) == list(range(len(rows))) for rows in batches.values())
+    assert max(len(rows) for rows in batches.values()) > 1
 
 
 def test_contexts_name_every_needle(finished: RunFolder) -> None:

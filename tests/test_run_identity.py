@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evalgate.errors import MismatchError
-from evalgate.records import DocumentId, Manifest
+from evalgate.records import DocumentId, Manifest, TextRule
 from evalgate.runner.identity import check_same, differing
 
 MakeManifest = Callable[..., Manifest]
@@ -17,7 +17,8 @@ MakeManifest = Callable[..., Manifest]
 @pytest.fixture
 def kept(make_manifest: MakeManifest) -> Manifest:
     """A run that was begun."""
-    return make_manifest().model_copy(update={"versions": {"scorer": "1"}})
+    rule = TextRule(answers="redact")
+    return make_manifest().model_copy(update={"versions": {"scorer": "1"}, "text": rule})
 
 
 def asked(kept: Manifest, what: str, **changes: Any) -> Manifest:
@@ -100,3 +101,9 @@ def test_differences_are_found_at_any_depth() -> None:
     """Every leaf that differs is named once; what only one side has too."""
     assert differing({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}) == {"a.c": (2, 3), "d": ("nothing", 4)}
     assert differing({"a": [1, 2]}, {"a": [1, 2]}) == {}
+
+
+def test_a_run_of_an_earlier_version_does_not_go_on(kept: Manifest) -> None:
+    """It did not say what becomes of answers; that is told as what it is, not as a difference of rules."""
+    with pytest.raises(MismatchError, match="begun by an earlier version of evalgate.*choose another --out"):
+        check_same(kept.model_copy(update={"text": None}), kept, "runs/x")

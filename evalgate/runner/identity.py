@@ -72,6 +72,11 @@ def new_manifest(bench: Bench) -> Manifest:
 
 def check_same(kept: Manifest, asked: Manifest, where: str) -> None:
     """Raise MismatchError unless a run that goes on is the run that was begun."""
+    if kept.text is None:
+        raise MismatchError(
+            f"{where} was begun by an earlier version of evalgate, which did not record what becomes of answers, so "
+            "it cannot go on; choose another --out"
+        )
     there, wanted = _comparable(kept), _comparable(asked)
     for what, called in IDENTITY.items():
         if what == "seeds" and kept.schedule is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,7 +110,21 @@ def ask_haystack(bench: Bench, haystack: Haystack, stream: Stream) -> list[Trial
             f"backend {bench.request.backend} gave {len(answered)} answers to the {len(haystack.probes)} questions of "
             f"haystack {haystack.seed}-{haystack.stream}; nothing of it was kept, run again"
         )
-    return [_trial(bench, haystack, stream, probe, answers[probe.trial_id]) for probe in haystack.probes]
+    rows = _rows(answered)
+    return [
+        _trial(bench, haystack, stream, probe, answers[probe.trial_id], rows[probe.trial_id])
+        for probe in haystack.probes
+    ]
+
+
+def _rows(answers: Sequence[Answer]) -> dict[str, int]:
+    """Trial -> its place in the batch that it was answered in, in the order of the answers."""
+    seen: Counter[str] = Counter()
+    rows = {}
+    for answer in answers:
+        rows[answer.trial_id] = seen[answer.batch_id]
+        seen[answer.batch_id] += 1
+    return rows
 
 
 def _group(bench: Bench, haystack: Haystack) -> Group:
@@ -137,7 +152,7 @@ def _group(bench: Bench, haystack: Haystack) -> Group:
     )
 
 
-def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answer: Answer) -> Trial:
+def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answer: Answer, row: int) -> Trial:
     expected_tokens = haystack.ends[probe.cell.length] + len(probe.tail)
     expected = str(probe.wanted)
     # A prompt of another length than planned was cut or changed on the way: its answer says nothing about recall.
@@ -169,5 +184,6 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
         finish_reason=said.finish_reason,
         latency_s=answer.latency_s,
         batch_id=answer.batch_id,
+        batch_row=row,
         attempt=1,
     )
