@@ -105,5 +105,5 @@ def test_differences_are_found_at_any_depth() -> None:
 
 def test_a_run_of_an_earlier_version_does_not_go_on(kept: Manifest) -> None:
     """It did not say what becomes of answers; that is told as what it is, not as a difference of rules."""
-    with pytest.raises(MismatchError, match="begun by an earlier version of evalgate.*choose another --out"):
+    with pytest.raises(MismatchError, match=r"begun by an earlier version of evalgate.*choose another --out"):
         check_same(kept.model_copy(update={"text": None}), kept, "runs/x")
