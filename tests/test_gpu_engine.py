@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from fixtures_requests import words
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from evalgate.engine.compression import Compression
 from evalgate.engine.llm import LLM, DtypeName
@@ -95,6 +98,67 @@ def test_an_embedded_model_finds_its_needle(tmp_path: Path) -> None:
         answers[device] = [(trial.trial_id, trial.answer) for trial in run.trials()]
         assert all(trial.outcome is Outcome.CORRECT for trial in run.trials())
     assert answers["cpu"] == answers["cpu-interpret"]
+
+
+WAITING = frozenset(
+    [
+        "_local_scalar_dense",
+        "nonzero",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "masked_select",
+        "unique_dim",
+        "linalg_qr",
+        "_linalg_eigh",
+        "_linalg_svd",
+        "linalg_lstsq",
+        "linalg_cholesky_ex",
+        "linalg_inv_ex",
+    ]
+)
+"""Operations whose result the processor needs before it goes on, and decompositions, which see whether they converged:
+a recording of a GPU's kernels cannot hold them."""
+
+
+class NoWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+    """Raises at an operation that waits for the device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in WAITING, f"{name} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("compression", "recorded"),
+    [
+        (Compression(), True),
+        (Compression(state_dtype="bf16", kv_dtype="int8"), True),
+        (Compression(state_dtype="int8", error_feedback=True, kv_window=50), True),
+        (Compression(state_dtype="int4", kv_keep=0.5), True),
+        (Compression(state_rank=4), False),
+    ],
+    ids=str,
+)
+def test_a_recorded_step_never_waits_for_the_device(
+    hybrid: Checkpoint, monkeypatch: pytest.MonkeyPatch, compression: Compression, *, recorded: bool
+) -> None:
+    """A step that would, for the decomposition of a rank, is not recorded; both go on to the same answers."""
+    recordings = []
+
+    def record(step: Callable[[], None]) -> Callable[[], None]:
+        with NoWaiting():  # type: ignore[no-untyped-call]  # as above
+            step()
+        recordings.append(step)
+        return step
+
+    monkeypatch.setattr("evalgate.engine.device.again", record)
+    requests = [Request(tokens=words(n, seed=n), max_tokens=2, context=ContextSpan(2, n - 3)) for n in (12, 20)]
+    engines = [LLM(hybrid, device=d, compression=compression, max_tokens=64) for d in ("cpu-interpret", "cpu")]
+    found, expected = (llm.run(requests) for llm in engines)
+    assert_alike(found, expected, NEAR)
+    assert bool(recordings) == recorded
 
 
 def test_what_a_device_cannot_do_is_refused(hybrid: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ def test_a_later_token_changes_nothing_before_it() -> None:
 
 
 def test_a_run_does_not_depend_on_its_batch() -> None:
-    """Packed with others or alone: the same bits, as long as the matrix product of the caller gives the same."""
+    """Packed with others or alone: the same up to what an order of sums makes, within the named tolerance."""
     given = case([(20, 33), (0, 5), (50, 2)])
     together = run(given)
     for row in range(3):

@@ -125,6 +125,11 @@ class StateCodec:
         """Whether nothing is compressed."""
         return self.dtype == "fp32" and self.rank is None
 
+    @property
+    def recordable(self) -> bool:
+        """Whether rounding never waits for the device; a decomposition does, to see whether it converged."""
+        return self.rank is None
+
     def encode(self, state: Tensor) -> Encoded:
         """The tensors that a session would keep in place of its state."""
         return self.form.encode(state)

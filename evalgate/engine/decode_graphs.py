@@ -6,8 +6,9 @@ work on scratch (slot 0, page 0) and see nothing.  Shapes are powers of two, so 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,9 +113,15 @@ def cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
         step()  # compiles what is not compiled yet, which a recording must not
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # One pool for all recordings: steps never overlap, and what a step leaves behind lies outside of it.
+    with torch.cuda.graph(graph, pool=_pool()):
         step()
     return graph.replay
+
+
+@functools.cache
+def _pool() -> Any:
+    return torch.cuda.graph_pool_handle()
 
 
 def _power(count: int) -> int:

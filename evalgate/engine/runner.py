@@ -24,7 +24,7 @@ class Runner:
         self.memory = memory
         self.chunk = chunk
         self._acts_on_grid = model.device.kda.acts_on_grid
-        record = model.device.record if model.recordable else None
+        record = model.device.record if model.recordable and memory.codec.recordable else None
         self._decode = self._step if record is None else DecodeGraphs(self._step, record)
 
     def prefill(self, sessions: Sequence[Session], stretches: Sequence[Sequence[int]]) -> None:
