@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixtures_judged import MakeRun, changed, judged
+from fixtures_judged import MakeRun, changed, compared, judged
 
 from evalgate import stats
 from evalgate.errors import ExitCode, MismatchError
@@ -138,3 +138,21 @@ def test_floor_without_single_is_refused(demo: Policy, make_judged_run: MakeRun)
 
     with pytest.raises(MismatchError, match=r"set validity\.floor: null"):
         judged(make_judged_run(policy), policy)
+
+
+def test_a_smoke_policy_passes_nothing_against_a_baseline_either(demo: Policy, make_judged_run: MakeRun) -> None:
+    """No break at all, and the comparison still says no more than the policy may."""
+    policy = changed(demo, kind="smoke")
+    verdict = compared(make_judged_run(policy, profile="state-int8"), make_judged_run(policy, run_id="base"), policy)
+
+    assert verdict.status is Status.INCONCLUSIVE
+    assert {cell.baseline and cell.baseline.status for cell in verdict.cells} == {Status.INCONCLUSIVE}
+
+
+def test_an_unknown_answer_does_not_break_the_floor(demo: Policy, make_judged_run: MakeRun) -> None:
+    """87 of 100 and one error: the error may have been right, so nothing is shown to be broken."""
+    answers = {("single", "middle"): {WRONG: range(12), Outcome.ERROR: [12]}}
+    floor = judged(make_judged_run(demo, answers=answers), demo).floor
+
+    assert floor is not None
+    assert floor.status == "ok"
