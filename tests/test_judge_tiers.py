@@ -156,3 +156,14 @@ def test_an_unknown_answer_does_not_break_the_floor(demo: Policy, make_judged_ru
 
     assert floor is not None
     assert floor.status == "ok"
+
+
+def test_the_floor_is_the_shortest_length(make_judged_run: MakeRun) -> None:
+    """A longer length may be lost for other reasons; the floor asks whether anything can be retrieved at all."""
+    policy = load_policy("serving-default@1.0.0")
+    broken = judged(make_judged_run(policy, answers={("single", 1024, "front"): {WRONG: range(100)}}), policy)
+    stands = judged(make_judged_run(policy, answers={("single", 8192, "front"): {WRONG: range(100)}}), policy)
+
+    assert broken.floor is not None
+    assert stands.floor is not None
+    assert (broken.floor.status, broken.floor.length, stands.floor.status) == ("broken", 1024, "ok")

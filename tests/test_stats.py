@@ -283,3 +283,10 @@ def test_interval_holds_the_observed_share(n: int, k: st.DataObject) -> None:
 
     assert 0 <= lower <= count / n <= upper <= 1
     assert upper == pytest.approx(1 - stats.clopper_pearson(n - count, n).lower, abs=1e-9)
+
+
+def test_a_lower_tail_exactly_at_alpha_decides() -> None:
+    """One toss of a fair coin at alpha 1/2: none right blocks, as one right passes."""
+    half = Fraction(1, 2)
+
+    assert (stats.block_max(1, half, half), stats.pass_min(1, half, half)) == (0, 1)
