@@ -12,6 +12,8 @@ from evalgate.tasks.wanted import Wanted
 
 ROOM = 0.5
 """Share of the last band that is kept for the writes."""
+CROWDED = 1.2
+"""How much more room than their own length the writes need there: lines between them have lengths of their own."""
 
 
 class Distance(Family):
@@ -50,4 +52,4 @@ class Distance(Family):
 
     def fits(self, rung: int, bands: Bands, lines: float) -> bool:
         low, high = list(bands.values())[-1]
-        return 2 * (rung + 1) <= ROOM * (high - low) * lines
+        return CROWDED * (rung + 1) <= ROOM * (high - low) * lines
