@@ -153,6 +153,16 @@ class Schedule(_Strict):
     """For each of the manifest's ``cells``: its seeds 0 .. asked-1 are planned, and no others."""
 
 
+class CorpusId(_Strict):
+    """The documents that filler was taken from."""
+
+    sha256: str
+    documents: int
+    lines: int
+    distinct_share: float
+    """Lines that were kept, of all: the rest were said before."""
+
+
 AnswerRule = Literal["redact", "drop", "keep"]
 
 
@@ -191,6 +201,8 @@ class Manifest(_Strict):
     """Haystacks planned, seeds x streams or those that a schedule asks; None in a manifest that does not say."""
     cells: list[tuple[str, int, str, str]]
     """Every cell that the plan asks, so that a missing one is seen."""
+    corpus: CorpusId | None = None
+    """None: filler is the grammar's."""
     schedule: Schedule | None = None
     """None: every cell is asked every seed."""
     data_class: str

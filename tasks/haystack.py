@@ -114,10 +114,13 @@ class Builder:
             raise RefusedError(f"seed set {TRAINING_SET!r} is reserved for training models; choose another name")
         self.suite = suite
         self.seed_set = seed_set
-        self.wording = Wording(suite, tokenizer)
+        self.corpus = suite.haystack.read()
+        self.wording = Wording(suite, tokenizer, self.corpus)
         self.reserve = self.wording.reserve()
         self.streams = pack(suite, Budget(self.reserve, self.wording.statement_tokens, self.wording.filler_tokens))
-        self._root = (suite.digest, names.GENERATOR_VERSION, seed_set)
+        self._root: Name = (suite.digest, names.GENERATOR_VERSION, seed_set)
+        if self.corpus is not None:
+            self._root = (*self._root, self.corpus.sha256)
 
     def build(self, seed: int, stream: Stream) -> Haystack:
         """The haystack of ``seed`` in ``stream``."""
@@ -192,6 +195,11 @@ class Builder:
         if task.family.own_filler:
             for sentence in task.family.filler(task.rung, draw, parts[0].cast):
                 yield sentence + "\n"
+        if self.corpus is not None and task.register is None:
+            values = [value for part in parts for value in part.cast.values]
+            for sentence in self.corpus.sentences(draw):
+                if not any(value in sentence for value in values):
+                    yield sentence + "\n"
         register = register_of(self.suite, stream.entries[0])
         whole = [part for part in parts if Task(part.entry.task).family.asks_every_fact]
         taken = Taken(
@@ -341,7 +349,7 @@ class _Filler:
     def __iter__(self) -> Iterator[list[int]]:
         for i in itertools.count():
             if i == len(self._lines):
-                self._lines += self._wording.lines(list(itertools.islice(self._sentences, BLOCK)))
+                self._lines += self._wording.fillers(list(itertools.islice(self._sentences, BLOCK)))
             yield self._lines[i]
 
 

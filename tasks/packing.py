@@ -101,7 +101,7 @@ def _alike(suite: Suite, first: Entry, second: Entry) -> bool:
     if suite.streams.mode == "per-task" and first.task != second.task:
         return False
     tasks = Task(first.task), Task(second.task)
-    return not any(task.family.own_filler for task in tasks) and register_of(suite, first) == register_of(suite, second)
+    return not any(task.family.alone for task in tasks) and register_of(suite, first) == register_of(suite, second)
 
 
 def register_of(suite: Suite, entry: Entry) -> RegisterName:

@@ -7,9 +7,11 @@ This module knows how a tokenizer is called, not which one it is.
 
 from __future__ import annotations
 
+import itertools
 from typing import Protocol
 
 from evalgate.errors import DoesNotFitError, UnsupportedError
+from evalgate.tasks.corpus import Corpus
 from evalgate.tasks.draw import Draw
 from evalgate.tasks.families.family import Line
 from evalgate.tasks.names import Key, draw_uuids
@@ -24,6 +26,8 @@ MOST_NEEDLE_TOKENS, MOST_FILLER_TOKENS = 20, 16
 """Of lines of the English report: a tokenizer that makes more of them was not made for English."""
 LONG_NEEDLE_TOKENS, LONG_FILLER_TOKENS = 64, 48
 """Of lines that say more, in another register or another language."""
+DOCUMENT_LINE_TOKENS = 160
+"""Of lines of documents, which are at most 120 characters."""
 
 
 class Chat(Protocol):
@@ -48,6 +52,10 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text; special tokens written in the text count, none are added."""
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that no text may turn into."""
+
     def render_chat(self, user_content: str = "", system: str | None = None) -> Chat:
         """The chat template around one user message, with the generation prompt."""
 
@@ -58,8 +66,9 @@ class Tokenizer(Protocol):
 class Wording:
     """The tokenized pieces that every prompt of one suite and tokenizer shares, and their measured bounds."""
 
-    def __init__(self, suite: Suite, tokenizer: Tokenizer) -> None:
+    def __init__(self, suite: Suite, tokenizer: Tokenizer, corpus: Corpus | None = None) -> None:
         self._tokenizer = tokenizer
+        self._corpus = corpus
         self._suite = suite
         self._tasks = [Task(name) for name in suite.tasks]
         self.phrases = LANGUAGES[suite.haystack.language]
@@ -95,6 +104,14 @@ class Wording:
         """Ids of context lines."""
         return self._tokenizer.encode_batch(texts)
 
+    def fillers(self, texts: list[str]) -> list[list[int]]:
+        """The same of filler lines; one of a document that would hold a special token is left empty."""
+        found = self.lines(texts)
+        if self._corpus is None:
+            return found
+        special = self._tokenizer.special_ids
+        return [ids if special.isdisjoint(ids) else [] for ids in found]
+
     def questions(self, texts: list[str]) -> list[list[int]]:
         """Ids of each question together with the template's tail."""
         return self._tokenizer.encode_batch([text + self._tail for text in texts])
@@ -123,7 +140,7 @@ class Wording:
 
     def _check_splits(self) -> None:
         draw = Draw("splits")
-        lines = [self._filler(register, draw) for register in self._registers() for _ in range(12)]
+        lines = [line for register in self._registers() for line in self._samples(register, draw, 12)]
         questions = []
         for task in self._tasks:
             told, asked = task.family.lines(task.rung)
@@ -141,6 +158,12 @@ class Wording:
     def _framed(self, task: Task, line: Line, draw: Draw) -> str:
         register = REGISTERS[task.register or self._suite.haystack.register_]
         return register.line(draw, self.phrases, self.phrases.say(line.template, line.slots))
+
+    def _samples(self, register: RegisterName, draw: Draw, count: int) -> list[str]:
+        """``count`` filler lines."""
+        if self._corpus is not None and register == self._suite.haystack.register_:
+            return [sentence + "\n" for sentence in itertools.islice(self._corpus.sentences(draw), count)]
+        return [self._filler(register, draw) for _ in range(count)]
 
     def _filler(self, register: RegisterName, draw: Draw) -> str:
         language = self._suite.haystack.language
@@ -189,9 +212,10 @@ class Wording:
 
     def _longest_filler(self, register: RegisterName) -> int:
         draw = Draw("limits")
-        return self._longest_part([self._filler(register, draw) for _ in range(SAMPLES)])
+        return self._longest_part(self._samples(register, draw, SAMPLES))
 
     def _check_limits(self) -> None:
+        most_filler = LONG_FILLER_TOKENS if self._corpus is None else DOCUMENT_LINE_TOKENS
         plain = self._suite.haystack.language == "en" and self._registers() == ["report"]
         limits = [
             (
@@ -201,7 +225,7 @@ class Wording:
             )
             for task in self._tasks
         ]
-        limits.append(("a filler line", self.filler_tokens, MOST_FILLER_TOKENS if plain else LONG_FILLER_TOKENS))
+        limits.append(("a filler line", self.filler_tokens, MOST_FILLER_TOKENS if plain else most_filler))
         for what, found, most in limits:
             if found > most:
                 raise DoesNotFitError(

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from evalgate.data_class import DataClass
 from evalgate.errors import UnknownNameError
 from evalgate.records import Cell
+from evalgate.tasks.corpus import Corpus, from_dataset, from_folder
 from evalgate.tasks.phrases import Language
 from evalgate.tasks.placement import Placement, Uniform
 from evalgate.tasks.registers import RegisterName
@@ -62,13 +63,56 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Haystack(_Section):
-    """What the filler is."""
+class Grammar(_Section):
+    """Filler is written by the grammar."""
 
     source: Literal["grammar"]
     register_: RegisterName = Field(alias="register")
     language: Language
     data_class: DataClass
+
+    def read(self) -> Corpus | None:
+        """No documents."""
+        return None
+
+
+class _Documents(_Section):
+    language: Language
+    """Of the needles and questions."""
+    data_class: DataClass
+
+    @property
+    def register_(self) -> RegisterName:
+        """The look of needles, and what the text is called; the filler is the documents'."""
+        return "noise"
+
+
+class Folder(_Documents):
+    """Filler is what the files of a folder say: .txt, .md, .jsonl (field ``text``) and .pdf."""
+
+    source: Literal["folder"]
+    path: str
+
+    def read(self) -> Corpus:
+        """The documents; raises RefusedError or UnsupportedError where they cannot be read."""
+        return from_folder(self.path)
+
+
+class Dataset(_Documents):
+    """Filler is a column of a Hugging Face dataset."""
+
+    source: Literal["dataset"]
+    path: str
+    """Id, or a folder that ``save_to_disk`` wrote."""
+    split: str = "train"
+    column: str = "text"
+
+    def read(self) -> Corpus:
+        """The documents; raises RefusedError where they cannot be read."""
+        return from_dataset(self.path, self.split, self.column)
+
+
+Haystack = Annotated[Grammar | Folder | Dataset, Field(discriminator="source")]
 
 
 class Streams(_Section):

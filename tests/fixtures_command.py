@@ -97,6 +97,8 @@ def coarse_tokenizer() -> Any:
         def __init__(self) -> None:
             self.met: dict[int, str] = {}
 
+        special_ids: frozenset[int] = frozenset()
+
         def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [[self._id(piece) for piece in re.findall(r"<\|\w+\|>| ?\w+| ?[^\w\s]|\n", text)] for text in texts]
 

@@ -151,6 +151,18 @@ def test_distance_counts_writes_not_tokens(builtin_tokenizer: Any) -> None:
         assert sum(start > last for start in starts) == 20
 
 
+def test_a_family_that_counts_facts_has_its_haystacks_to_itself(builtin_tokenizer: Any) -> None:
+    """Other tasks' needles would be writes and keys too."""
+    builder = Builder(suite_of(["single", "load@24", "distance@8", "multikey@8"]), builtin_tokenizer, "main")
+    shared = [{entry.task for entry in stream.entries} for stream in builder.streams]
+
+    assert sorted(shared, key=min) == [{"distance@8"}, {"load@24"}, {"single", "multikey@8"}]
+    for stream in builder.streams:
+        for probe in builder.build(0, stream).probes:
+            if probe.cell.task == "load@24":
+                assert probe.facts == probe.same_form == 24
+
+
 def test_counts_of_a_form_give_nothing_away() -> None:
     """In ``count`` the lines of the form are as many whatever the answer is, and every answer comes up."""
     told = [script("count@4", seed)[1] for seed in range(200)]

@@ -243,6 +243,8 @@ def test_tokenizer_that_merges_over_line_ends_is_refused(coarse_tokenizer: Any) 
     """Positions would be wrong, so such a tokenizer is named and refused."""
 
     class Merging:
+        special_ids: frozenset[int] = frozenset()
+
         def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [ids[:-1] for ids in coarse_tokenizer.encode_batch(texts)]
 
@@ -260,6 +262,8 @@ def test_tokenizer_that_encodes_to_nothing_is_refused(coarse_tokenizer: Any) -> 
     """Zero tokens is a broken tokenizer, not an empty prompt."""
 
     class Empty:
+        special_ids: frozenset[int] = frozenset()
+
         def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [[] for _ in texts]
 

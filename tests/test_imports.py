@@ -59,6 +59,7 @@ HOMES: dict[str, set[str]] = {
     "numpy": {"kernels", "engine", "backends", "stats", "tasks", "runner"},
     "pandas": {"runner"},
     "pyarrow": {"tables"},
+    "pypdf": {"tasks"},
     "pydantic": {"records", "state_record", "versioned", "manifest_file", "gates", "tasks", "engine", "backends"},
     "rfc8785": {"versioned"},
     "rich": {"cli", "reports"},
@@ -168,7 +169,7 @@ def test_every_home_is_a_dependency(repository: Path) -> None:
     """Whatever the package may import is declared, or comes with something that is."""
     project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["fla"], *extras["sign"]]
+    lines = [*project["dependencies"], *extras["fla"], *extras["sign"], *extras["pdf"]]
     declared = {line.replace(" ", "").split(";")[0] for line in lines}
     names = {"".join(c if c.isalnum() or c in "-_" else " " for c in line).split()[0] for line in declared}
     imports = {name.replace("-", "_").replace("pyyaml", "yaml").replace("fla_core", "fla") for name in names}

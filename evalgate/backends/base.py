@@ -80,6 +80,10 @@ class TokenizerPort(Protocol):
         """Ids that end an answer."""
 
     @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that no text of a prompt may turn into."""
+
+    @property
     def sha256(self) -> str:
         """Digest of the files that define it."""
 

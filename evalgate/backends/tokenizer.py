@@ -35,6 +35,7 @@ class ModelTokenizer:
         if not self.encode("The context."):
             raise CheckpointError(f"{folder}: the tokenizer encodes text to 0 tokens; restore its files")
         self.sha256 = _digest(folder)
+        self.special_ids = frozenset(self._tokenizer.all_special_ids)
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
 
     def encode(self, text: str) -> list[int]:

@@ -15,8 +15,9 @@ from typing import Any
 from evalgate import __version__
 from evalgate.errors import MismatchError
 from evalgate.gates.schedule import told_schedule
-from evalgate.records import Cell, DocumentId, EngineId, Manifest, ModelId
+from evalgate.records import Cell, CorpusId, DocumentId, EngineId, Manifest, ModelId
 from evalgate.runner.request import Bench
+from evalgate.tasks.corpus import Corpus
 from evalgate.tasks.names import GENERATOR_VERSION
 from evalgate.tasks.scoring import SCORER_VERSION
 from evalgate.versioned import Document
@@ -28,6 +29,7 @@ IDENTITY = {
     "engine": "engine",
     "generator_version": "generator version",
     "seed_set": "seed set",
+    "corpus": "text of its haystacks",
     "schedule": "plan of looks",
     "seeds": "number of seeds",
     "text": "rule for answers",
@@ -61,6 +63,7 @@ def new_manifest(bench: Bench) -> Manifest:
         seed_set=request.seed_set,
         seeds=request.seeds,
         haystacks=request.seeds * len(bench.builder.streams),
+        corpus=_corpus(bench.builder.corpus),
         cells=[(*cell,) for cell in suite.cells()],
         data_class=suite.haystack.data_class,
         text=bench.text,
@@ -107,6 +110,17 @@ def differing(old: object, new: object, path: str = "") -> dict[str, tuple[objec
 def now() -> str:
     """UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _corpus(corpus: Corpus | None) -> CorpusId | None:
+    if corpus is None:
+        return None
+    return CorpusId(
+        sha256=corpus.sha256,
+        documents=len(corpus.documents),
+        lines=corpus.lines,
+        distinct_share=round(corpus.distinct_share, 4),
+    )
 
 
 def _document(document: Document) -> DocumentId:

@@ -21,6 +21,7 @@ class Distance(Family):
 
     name = "distance"
     rungs = range(4, 1025)
+    alone = True
 
     def needs(self, rung: int, bands: Bands) -> Needs:
         return Needs(1, len(bands) + rung, len(bands) + rung)

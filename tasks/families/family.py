@@ -96,8 +96,10 @@ class Family(ABC):
     """Whether it asks for all facts of its form, so that no filler may state another."""
     long_lines = False
     """Whether its statements say more than who has which number."""
+    alone = False
+    """Whether other facts in its haystack would change what it measures, so that it shares none."""
     own_filler = False
-    """Whether its context is filled with lines of its own, so that it shares no haystack."""
+    """Whether its context is filled with lines of its own."""
 
     def check(self, rung: int | None) -> None:
         """Raise ValueError for a rung that the family does not have (None: no rung was given)."""

@@ -24,6 +24,7 @@ class Frequent(Family):
     rungs = range(1, 5)
     asks_one_number = False
     whole = True
+    alone = True
     own_filler = True
 
     def needs(self, rung: int, bands: Bands) -> Needs:

@@ -83,3 +83,4 @@ class Load(Multikey):
 
     name = "load"
     rungs = range(8, 4097)
+    alone = True
