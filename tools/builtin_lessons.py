@@ -27,18 +27,15 @@ NUMBERS: Mapping[str, float] = {"single": 1.0, "multikey": 4.0, "overwrite": 2.0
 """The first that is learned, and what all else builds on."""
 STATE: Mapping[str, float] = {
     "single": 0.5,
-    "multikey": 3.0,
-    "interference": 1.0,
-    "overwrite": 2.0,
+    "multikey": 2.5,
+    "interference": 2.0,
+    "overwrite": 3.0,
     "distance": 0.5,
-    "ordinal": 1.5,
     "absent": 1.0,
     "multivalue": 1.0,
-    "multiquery": 1.0,
-    "count": 0.5,
-    "single_word": 0.5,
-    "trace": 0.5,
 }
+"""With order, counts, several keys in one question, words and hops in the mix as well, 1.5 million parameters went from
+98% of ``overwrite@3`` to 70% and learned none of them well."""
 ANY_ORDER = ("multivalue", "coverage")
 """Families whose question leaves the order of the answer open; it is learned in the order of the text."""
 
