@@ -246,6 +246,27 @@ def test_arms_of_a_suite_are_cells_of_their_own_and_agree(tmp_path: Path) -> Non
     assert folder.manifest().engine.arm_paths["resumed"] == "preempted-twice"
 
 
+@pytest.mark.parametrize("backend", ["native", "hf"])
+def test_questions_alone_and_in_a_conversation(backend: str, tmp_path: Path) -> None:
+    """Arms that change the prompt: the same questions on a needle alone, and after others in one conversation."""
+    arms = ["default", "isolated", "turns"]
+    suite = suite_file(tmp_path, arms=arms, tasks=["single", "multikey@8"])
+    bench = prepare(dataclasses.replace(REQUEST, suite=suite, seeds=1, backend=backend))
+    trials = run_suite(bench, tmp_path / "run").trials()
+    by_arm = {arm: {t.cell._replace(arm="default"): t for t in trials if t.arm == arm} for arm in arms}
+
+    assert by_arm["default"].keys() == by_arm["isolated"].keys() == by_arm["turns"].keys()
+    assert all(trial.outcome is Outcome.CORRECT for trial in trials)
+    assert {t.facts_in_context for t in by_arm["isolated"].values()} == {1}
+    for cell, trial in by_arm["turns"].items():
+        alone, plain = by_arm["isolated"][cell], by_arm["default"][cell]
+        assert (trial.expected, trial.depth) == (plain.expected, plain.depth)
+        assert trial.prompt_tokens >= plain.prompt_tokens
+        assert alone.context_id != plain.context_id
+    asked_last = max(by_arm["turns"].values(), key=lambda trial: trial.prompt_tokens)
+    assert asked_last.prompt_tokens > by_arm["default"][asked_last.cell._replace(arm="default")].prompt_tokens + 60
+
+
 def test_progress_is_told(tmp_path: Path) -> None:
     """The last word of a run's progress is that all is done."""
     told: list[Any] = []
