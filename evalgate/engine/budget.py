@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from evalgate.engine.compression import Compression, StateCodec
 from evalgate.engine.config import ModelConfig
+from evalgate.engine.host_memory import available_memory
 from evalgate.engine.state_pool import state_shape
 from evalgate.engine.visibility import ContextSpan, Visibility, middle_hole
 from evalgate.errors import DoesNotFitError
@@ -161,14 +161,3 @@ def plan_pools(
 def free_memory(device: torch.device) -> int:
     """Bytes that new tensors on a device may take."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
-
-
-def available_memory() -> int:
-    """Bytes that new allocations may take without swapping, as Linux says; 4 GiB where it does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return 4 * 2**30
