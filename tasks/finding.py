@@ -13,7 +13,7 @@ from evalgate.tasks.phrases import LANGUAGES
 
 _UNSPACED = "\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u3400-\u9fff\uac00-\ud7af"
 _BEFORE, _AFTER = rf"(?<![^\W{_UNSPACED}])", rf"(?![^\W{_UNSPACED}])"
-_NUMBER = re.compile(rf"(?<!\.){_BEFORE}(?:\d{{1,3}}(?:[ ,_]\d{{3}})+|\d+){_AFTER}(?!\.\d)")
+_NUMBER = re.compile(rf"(?<!\.){_BEFORE}(?:\d{{1,3}}(?:[ ,_\u066c]\d{{3}})+|\d+){_AFTER}(?!\.\d)")
 _UUID = re.compile(r"(?<![\w-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-z_-])")
 
 _ENGLISH_COUNTS = tuple(
@@ -26,7 +26,7 @@ def _any(options: Iterable[str]) -> str:
     return "(?:" + "|".join(sorted(map(re.escape, options), key=lambda o: (-len(o), o))) + ")"
 
 
-_COUNT_ENGLISH = re.compile(rf"\b{_any(_ENGLISH_COUNTS)}\b|\b(?:once|twice|thrice)\b")
+_COUNT_ENGLISH = re.compile(rf"\b{_any(_ENGLISH_COUNTS)}\b(?! (?:hundred|thousand|million))|\b(?:once|twice|thrice)\b")
 _COUNT_KOREAN = re.compile(rf"(?<!\w)({_any(_KOREAN_COUNTS)}) ?(?:번|개|회|차례)")
 _OFTEN = {"once": "1", "twice": "2", "thrice": "3"}
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from evalgate.errors import RefusedError
+from evalgate.errors import DoesNotFitError, RefusedError
 from evalgate.records import Cell, Context
 from evalgate.tasks import names
 from evalgate.tasks.draw import Draw
@@ -118,6 +118,7 @@ class Builder:
         self.wording = Wording(suite, tokenizer, self.corpus)
         self.reserve = self.wording.reserve()
         self.streams = pack(suite, Budget(self.reserve, self.wording.statement_tokens, self.wording.filler_tokens))
+        self._check_placement()
         self._root: Name = (suite.digest, names.GENERATOR_VERSION, seed_set)
         if self.corpus is not None:
             self._root = (*self._root, self.corpus.sha256)
@@ -226,12 +227,32 @@ class Builder:
         placement = self.suite.placement
         if statement.band is None or not isinstance(placement, Edges):
             return None
-        low, high = self.suite.bands[statement.band]
+        start, end = self._span(statement.band, room)
+        head = len(self.wording.head)
+        at = placement.snap(draw, head + statement.depth * room, tokens, start, end)
+        assert at is not None, f"checked: an edge of {placement.every} lies in [{start}, {end})"
+        return at - head
+
+    def _span(self, band: str, room: int) -> tuple[int, int]:
+        """Prompt tokens [start, end) of a band, wherever its context ends."""
+        low, high = self.suite.bands[band]
         head = len(self.wording.head)
         # A context ends up to 2% before its room does, and no needle may leave its band by that.
-        start, end = head + int(low * room) + 1, head + int(high * 0.98 * room) - 1
-        at = placement.snap(draw, head + statement.depth * room, tokens, start, end)
-        return None if at is None else at - head
+        return head + int(low * room) + 1, head + int(high * 0.98 * room) - 1
+
+    def _check_placement(self) -> None:
+        """Raise DoesNotFitError where a band of a length holds no edge that the suite asks for."""
+        placement = self.suite.placement
+        if not isinstance(placement, Edges):
+            return
+        for length in self.suite.lengths:
+            for band in self.suite.bands:
+                start, end = self._span(band, length - self.reserve)
+                if placement.snap(Draw("edges"), start, self.wording.needle_tokens, start, end) is None:
+                    raise DoesNotFitError(
+                        f"placement.every {placement.every}: no multiple lies in band {band!r} of length {length}; ask "
+                        "longer lengths, wider bands or smaller multiples"
+                    )
 
     def _form(self, part: _Part, form: int) -> str:
         forms = part.cast.forms

@@ -70,14 +70,16 @@ class Edges(_Mode):
     def snap(self, draw: Draw, target: float, tokens: int, start: int, end: int) -> int | None:
         """Where a line of ``tokens`` that aims at prompt token ``target`` goes, within [start, end).
 
-        The edge nearest to the target of a multiple that is drawn; None where no edge leaves room.
+        The edge nearest to the target, of a multiple and an offset that are drawn from those that leave room; None
+        where none does.
         """
-        every, offset = draw.choice(self.every), draw.choice(self.offsets)
-        shift = {"before": tokens, "across": tokens // 2, "after": 0}[offset]
-        least, most = -(-(start + shift) // every), (end - tokens + shift) // every
-        if least > most:
-            return None
-        return min(max(round((target + shift) / every), least), most) * every - shift
+        ways = [(every, offset) for every in self.every for offset in self.offsets]
+        for every, offset in draw.permutation(ways):
+            shift = {"before": tokens, "across": tokens // 2, "after": 0}[offset]
+            least, most = -(-(start + shift) // every), (end - tokens + shift) // every
+            if least <= most:
+                return min(max(round((target + shift) / every), least), most) * every - shift
+        return None
 
 
 Placement = Annotated[Uniform | Grid | Ends | Edges, Field(discriminator="mode")]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Protocol
 
-from evalgate.errors import DoesNotFitError, UnsupportedError
+from evalgate.errors import DoesNotFitError, RefusedError, UnsupportedError
 from evalgate.tasks.corpus import Corpus
 from evalgate.tasks.draw import Draw
 from evalgate.tasks.families.family import Line
@@ -74,6 +74,7 @@ class Wording:
         self.phrases = LANGUAGES[suite.haystack.language]
         self.noun = REGISTERS[suite.haystack.register_].nouns[suite.haystack.language]
         prompting = suite.prompting
+        self._check_plain({"system": prompting.system or "", "answer_prefix": prompting.answer_prefix})
         render = tokenizer.render_chat if prompting.template == "chat" else tokenizer.render_base
         chat = render(system=prompting.system)
         self._tail = chat.tail + prompting.answer_prefix
@@ -134,6 +135,15 @@ class Wording:
         asked = sum(len(task.family.asked(self._suite.bands)) for task in self._tasks)
         turn = len(self._tokenizer.encode_batch([self._turn])[0]) if self._turn else 0
         return asked * (self.question_tokens + self.answer_tokens + turn)
+
+    def _check_plain(self, texts: dict[str, str]) -> None:
+        """Raise RefusedError where a text of the suite would turn into a special token."""
+        for name, text in texts.items():
+            if text and not self._tokenizer.special_ids.isdisjoint(self.lines([text])[0]):
+                raise RefusedError(
+                    f"prompting.{name} {text!r} holds a special token of this tokenizer, which would end or start a "
+                    "turn; write it in plain words"
+                )
 
     def _registers(self) -> list[RegisterName]:
         return list(dict.fromkeys(task.register or self._suite.haystack.register_ for task in self._tasks))

@@ -11,19 +11,18 @@ import unicodedata
 
 from evalgate.records import Outcome
 from evalgate.tasks.finding import FINDERS, bare
+from evalgate.tasks.reasoning import is_open, spoken_from
 from evalgate.tasks.wanted import Wanted
 
 SCORER_VERSION = "2"
 """Raised whenever the same answer could be scored otherwise."""
 
-_REASONING = "(?:think|thinking|reasoning)"
-_CLOSED = re.compile(rf"^.*</{_REASONING}>", re.DOTALL)
-_OPENED = re.compile(rf"<{_REASONING}>")
 _NEXT_TURN = re.compile(r"\n\s*(?:question|q|질문)\s*:.*", re.DOTALL)
 _REFUSAL = re.compile(
     r"\b(?:i (?:cannot|can't|am unable to|am not able to|do not know|don't know)"
-    r"|not (?:mentioned|given|stated|specified|found|provided|listed|there|in the)"
-    r"|no (?:such|information|mention|number|record)|none|unknown)\b"
+    r"|not (?:mentioned|given|stated|specified|found|provided|listed|available|present|there|in the)"
+    r"|(?:does not|doesn't) (?:say|mention|give|state|appear|exist)"
+    r"|no (?:such|information|mention|number|record)|none|nothing|unknown|n/a)(?!\w)"
     r"|없음|없다|없습니다|나오지 않"
 )
 SPARE_WORDS = 30
@@ -42,7 +41,7 @@ def score(answer: str, finish_reason: str, expected: str, scorer: str = "number"
     if finish_reason == "error":
         return Outcome.ERROR
     text = spoken(answer)
-    if finish_reason == "length" or _OPENED.search(text):
+    if finish_reason == "length" or is_open(text):
         return Outcome.TRUNCATED
     if not text.strip():
         return Outcome.EMPTY
@@ -54,7 +53,8 @@ def score(answer: str, finish_reason: str, expected: str, scorer: str = "number"
 
 def spoken(answer: str) -> str:
     """What is left to judge: normalised, without closed reasoning, up to a next turn that the model made up."""
-    return _folded(_NEXT_TURN.sub("", _CLOSED.sub("", normalise(answer, lines=True))))
+    text = normalise(answer, lines=True)
+    return _folded(_NEXT_TURN.sub("", text[spoken_from(text) :]))
 
 
 def normalise(text: str, *, lines: bool = False) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_OPENED = re.compile(r"<(?:think|thinking|reasoning)>")
-_CLOSED = re.compile(r"</(?:think|thinking|reasoning)>")
+from evalgate.tasks.reasoning import is_open, spoken_from
 
 
 class Ended(NamedTuple):
@@ -22,15 +20,9 @@ def cut(text: str, finish_reason: str, stops: Sequence[str]) -> Ended:
 
     A stop makes ``stop`` of ``length``: the answer was whole.  Reasoning that is not closed is never cut.
     """
-    begin = _spoken_from(text)
-    if finish_reason == "error" or begin is None:
+    if finish_reason == "error" or is_open(text):
         return Ended(text, finish_reason)
+    begin = spoken_from(text)
     begin += len(text[begin:]) - len(text[begin:].lstrip())
     ends = [at for stop in stops if (at := text.find(stop, begin)) >= 0]
     return Ended(text[: min(ends)], "stop") if ends else Ended(text, finish_reason)
-
-
-def _spoken_from(text: str) -> int | None:
-    """Where the answer begins: after the last reasoning; None where one was not closed."""
-    closed = max((match.end() for match in _CLOSED.finditer(text)), default=0)
-    return None if _OPENED.search(text, closed) else closed

@@ -10,14 +10,14 @@ import itertools
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from evalgate.data_class import DataClass
 from evalgate.errors import UnknownNameError
 from evalgate.records import Cell
 from evalgate.tasks.corpus import Corpus, from_dataset, from_folder
 from evalgate.tasks.phrases import Language
-from evalgate.tasks.placement import Placement, Uniform
+from evalgate.tasks.placement import Grid, Placement, Uniform
 from evalgate.tasks.registers import RegisterName
 from evalgate.tasks.task import Task
 from evalgate.versioned import Document, Library
@@ -158,6 +158,14 @@ class Suite(Document):
     decoding: Decoding
     placement: Placement = Uniform()
     prompting: Prompting = Prompting()
+
+    @model_validator(mode="after")
+    def _depths_in_every_band(self) -> Suite:
+        if isinstance(self.placement, Grid):
+            for band, (low, high) in self.bands.items():
+                if not any(low <= depth < high or depth == high == 1.0 for depth in self.placement.depths):
+                    raise ValueError(f"placement.depths: none of {self.placement.depths} lies in band {band!r}")
+        return self
 
     @property
     def stops(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalgate.errors import InvalidDocumentError
+from evalgate.errors import DoesNotFitError, InvalidDocumentError
 from evalgate.tasks.haystack import Builder, Haystack
 from evalgate.tasks.suite import Suite, band_of, load_suite
 from evalgate.versioned import parse
@@ -119,3 +119,23 @@ def test_impossible_placements_are_refused(placement: dict[str, Any]) -> None:
     """When the suite is read."""
     with pytest.raises(InvalidDocumentError, match="placement"):
         suite_of(placement, ["single"])
+
+
+@pytest.mark.parametrize(("every", "band"), [([100_000], "front"), ([2048], "front"), ([1024, 2048], None)])
+def test_edges_that_no_band_holds_are_refused(every: list[int], band: str | None, builtin_tokenizer: Any) -> None:
+    """Never placed elsewhere in silence; where one multiple fits and another does not, the one is used."""
+    suite = suite_of({"mode": "edges", "every": every}, ["single"])
+    if band is not None:
+        with pytest.raises(DoesNotFitError, match=f"no multiple lies in band '{band}' of length 4096"):
+            Builder(suite, builtin_tokenizer, "main")
+        return
+    for haystack in built(suite, builtin_tokenizer):
+        for probe in haystack.probes:
+            half = (probe.start + (probe.end - probe.start) // 2) % 1024 == 0
+            assert probe.start % 1024 == 0 or probe.end % 1024 == 0 or half
+
+
+def test_a_grid_names_a_depth_in_every_band() -> None:
+    """A band without one would be asked elsewhere."""
+    with pytest.raises(InvalidDocumentError, match=r"none of \[0.5\] lies in band 'front'"):
+        suite_of({"mode": "grid", "depths": [0.5]}, ["single"])

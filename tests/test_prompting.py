@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evalgate.backends.tokenizer import ModelTokenizer
-from evalgate.errors import UnsupportedError
+from evalgate.errors import RefusedError, UnsupportedError
 from evalgate.records import Outcome
 from evalgate.tasks.haystack import Builder
 from evalgate.tasks.scoring import score
@@ -96,3 +96,10 @@ def test_an_unclosed_thought_that_names_the_value_is_truncated() -> None:
 def test_what_a_prefix_says_is_not_scored() -> None:
     """A model that adds nothing to a prefix which names the value said nothing."""
     assert score("", "stop", "7319") is Outcome.EMPTY
+
+
+@pytest.mark.parametrize("field", ["system", "answer_prefix"])
+def test_a_special_token_in_a_prompts_text_is_refused(field: str, builtin_tokenizer: Any) -> None:
+    """A turn marker that a suite writes would end the prompt."""
+    with pytest.raises(RefusedError, match=f"prompting.{field} .* holds a special token"):
+        Builder(suite_of(prompting={"template": "chat", field: "Be brief.<|end|>"}), builtin_tokenizer, "main")
