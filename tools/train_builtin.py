@@ -33,6 +33,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "linear_num_heads": 4,
         "linear_head_dim": 64,
     },
+    # An eighth of the state: 2 x 32 x 32 in place of 4 x 64 x 64.
+    "hybrid-small-state": {
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_num_heads": 2,
+        "linear_head_dim": 32,
+    },
+    "kda-only": {"layer_types": ["linear_attention"] * 4, "linear_num_heads": 4, "linear_head_dim": 64},
     "mostly-attention": {
         "layer_types": ["linear_attention"] + ["full_attention"] * 3,
         "linear_num_heads": 4,
@@ -60,6 +67,9 @@ CURRICULUM: dict[str, list[Rung]] = {
     ],
 }
 CURRICULUM["full-attention"] = CURRICULUM["mostly-attention"]
+CURRICULUM["hybrid-small-state"] = CURRICULUM["kda-only"] = CURRICULUM["hybrid"]
+REMEMBERING = ("hybrid", "hybrid-small-state", "kda-only")
+"""Shapes whose linear layers carry what is far back; in the others they bind neighbours, and attention recalls."""
 MASTERED = 0.985
 """Share of right answer tokens, over the last 100 steps, at which the next rung begins early."""
 
@@ -160,7 +170,7 @@ def alike_attends(model: KimiLinearForCausalLM) -> None:
 def fresh_model(name: str, vocabulary: int, generator: torch.Generator) -> KimiLinearForCausalLM:
     """A model with random weights and the start that suits its shape."""
     model = KimiLinearForCausalLM(make_config(name, vocabulary))
-    if name == "hybrid":
+    if name in REMEMBERING:
         slow_decay(model, generator)
     else:
         short_memory(model)
@@ -218,7 +228,7 @@ def train(name: str, out: Path, seed: int, scale: float, start: Path | None, fir
     model.set_attn_implementation("sdpa")
     model.train()
     for module in model.modules():
-        if isinstance(module, modeling.KimiLinearForgetGate) and name != "hybrid":
+        if isinstance(module, modeling.KimiLinearForgetGate) and name not in REMEMBERING:
             module.requires_grad_(False)
     print(f"{name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     curriculum = [r._replace(steps=max(1, int(r.steps * scale))) for r in CURRICULUM[name]][first_rung:]
