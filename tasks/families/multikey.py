@@ -14,6 +14,7 @@ from evalgate.tasks.families.family import (
     Needs,
     Query,
     Script,
+    Spot,
     Statement,
     most_spread,
     spread,
@@ -39,7 +40,7 @@ class Multikey(Family):
         """What the k statements say."""
         return [
             Slots(form=cast.forms[0], key=key, value=value, kind=self.kind)
-            for key, value in zip(cast.keys, cast.values, strict=True)
+            for key, value in zip(cast.keys[:rung], cast.values, strict=True)
         ]
 
     def tell(self, fact: Slots, draw: Draw, cast: Cast) -> str:
@@ -51,15 +52,21 @@ class Multikey(Family):
         return Wanted(self.kind, (fact.value,))
 
     def script(self, rung: int, bands: Bands, draw: Draw, cast: Cast) -> Script:
-        statements, queries = [], []
         spots = spread(rung, bands, draw, cast)
-        for i, (spot, fact) in enumerate(zip(spots, self.facts(rung, draw, cast), strict=True)):
-            text = self.tell(fact, draw, cast)
-            statements.append(Statement(text, spot.depth, spot.band, framed=self.framed))
-            if spot.asked:
-                question = cast.phrases.say(self.ask, fact)
-                queries.append(Query(spot.band, question, self.wanted(fact, cast), (i,)))
-        return Script(statements, queries)
+        facts = self.facts(rung, draw, cast)
+        statements = [
+            Statement(self.tell(fact, draw, cast), spot.depth, spot.band, framed=self.framed)
+            for spot, fact in zip(spots, facts, strict=True)
+        ]
+        return Script(statements, self.queries(spots, facts, cast))
+
+    def queries(self, spots: list[Spot], facts: list[Slots], cast: Cast) -> list[Query]:
+        """The question about one fact of each band."""
+        return [
+            Query(spot.band, cast.phrases.say(self.ask, fact), self.wanted(fact, cast), (i,))
+            for i, (spot, fact) in enumerate(zip(spots, facts, strict=True))
+            if spot.asked
+        ]
 
     def most_before(self, rung: int, bands: Bands, depth: float) -> int:
         return most_spread(rung, bands, depth)
