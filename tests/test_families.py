@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -288,3 +291,39 @@ def test_the_documentation_names_every_family_and_its_rungs(repository: Path) ->
             assert (str(family.rungs[0]), str(family.rungs[-1])) in listed
         assert ("all" in row.split("|")[4]) == family.whole or "of all" in row
     assert all(f"`{register}`" in text for register in REGISTERS)
+
+
+DIGESTS = """
+import hashlib, json, sys
+from evalgate.backends.models import find_model
+from evalgate.backends.tokenizer import ModelTokenizer
+from evalgate.tasks.haystack import Builder
+from evalgate.tasks.suite import load_suite
+found = {}
+for name in sys.argv[1:]:
+    builder = Builder(load_suite(name), ModelTokenizer(find_model("builtin:hybrid")), "main")
+    for stream in reversed(builder.streams):
+        if stream.longest <= 8192:
+            haystack = builder.build(7, stream)
+            body = [haystack.tokens, [probe._asdict() for probe in haystack.probes]]
+            found[f"{name} {stream.index}"] = hashlib.sha256(json.dumps(body, default=str).encode()).hexdigest()
+print(json.dumps(found))
+"""
+MANY = ("state", "reasoning", "ruler-13", "release", "needle", "retrieval")
+
+
+def test_suites_are_the_same_in_any_process_and_order(builtin_tokenizer: Any) -> None:
+    """Every stream up to 8,192 tokens of six suites, built here first to last and elsewhere last to first."""
+    here = {}
+    for name in MANY:
+        builder = Builder(load_suite(name), builtin_tokenizer, "main")
+        for stream in builder.streams:
+            if stream.longest <= 8192:
+                haystack = builder.build(7, stream)
+                body = [haystack.tokens, [probe._asdict() for probe in haystack.probes]]
+                here[f"{name} {stream.index}"] = hashlib.sha256(json.dumps(body, default=str).encode()).hexdigest()
+    command = [sys.executable, "-c", DIGESTS, *reversed(MANY)]
+    other = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert len(here) > 15
+    assert json.loads(other.stdout) == here
