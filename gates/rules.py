@@ -90,7 +90,7 @@ def _decide(case: Case, n: int, findings: Sequence[Finding], floor: Floor) -> Ve
         floor=floor,
     )
     warnings = give_notices(case, cells, floor, churn)
-    reach = effective_contexts(cells)
+    reach = effective_contexts(cells, case.run.planned)
     return verdict.model_copy(update={"flips": flips, "churn": churn, "warnings": warnings, "effective_context": reach})
 
 

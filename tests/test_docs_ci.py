@@ -91,34 +91,35 @@ def run_action(repository: Path, folder: Path, tools: Path, **inputs: str) -> Ra
         ("builtin:hybrid", "full", "smoke", 0, "INCONCLUSIVE"),
         ("builtin:hybrid", "full", "quick.yaml", 0, "PASS"),
         ("builtin:hybrid", "state-rank-1", "quick.yaml", 1, "BLOCK"),
-        ("builtin:hybrdi", "full", "smoke", 2, None),
-        ("spoilt", "full", "smoke", 4, None),
+        ("builtin:hybrdi", "full", "smoke", 2, "REFUSED"),
+        ("spoilt", "full", "smoke", 4, "ERROR"),
     ],
     ids=["warn", "pass", "block", "refused", "error"],
 )
 def test_the_action_ends_as_the_verdict(
-    repository: Path, tmp_path: Path, tools: Path, model: str, profile: str, policy: str, code: int, verdict: str | None
+    repository: Path, tmp_path: Path, tools: Path, model: str, profile: str, policy: str, code: int, verdict: str
 ) -> None:
     """Exit code, outputs, summary, JUnit and comment say the same; a mistake shows no traceback."""
     (tmp_path / "quick.yaml").write_text(DECIDE)
     (tmp_path / "spoilt").mkdir()
     (tmp_path / "spoilt/config.json").write_text("{")
+    for left in ("run.junit.xml", "run.comment.md"):
+        (tmp_path / left).write_text("PASS of an earlier run")
     suite = "smoke" if policy == "smoke" else "demo"
     ran = run_action(repository, tmp_path, tools, suite=suite, model=model, profile=profile, policy=policy, out="run")
 
     assert ran.code == code, ran.log
     assert "Traceback" not in ran.log
-    if verdict is None:
-        assert ran.outputs.keys() == {"report", "comment"}
-        return
     assert ran.outputs == {
         "report": "run/report.html", "comment": "run.comment.md", "verdict": verdict, "exit-code": str(code)
     }  # fmt: skip
     assert f"## evalgate: {verdict}" in ran.summary
-    assert (tmp_path / "run.comment.md").read_text().startswith(f"<!-- evalgate -->\n## evalgate: {verdict}")
+    told = (tmp_path / "run.comment.md").read_text()
+    assert told.removeprefix("<!-- evalgate -->\n").startswith(f"## evalgate: {verdict}")
     assert f'value="{verdict}"' in (tmp_path / "run.junit.xml").read_text()
-    assert verdict in (tmp_path / "run/report.html").read_text()
-    assert ("::error title=evalgate BLOCK" in ran.log) == (verdict == "BLOCK")
+    assert ("::error title=evalgate" in ran.log) == (code != 0)
+    if verdict in {"PASS", "BLOCK", "INCONCLUSIVE"}:
+        assert verdict in (tmp_path / "run/report.html").read_text()
 
 
 def test_an_input_is_never_run(repository: Path, tmp_path: Path, tools: Path) -> None:

@@ -9,7 +9,7 @@ from evalgate.gates.effective_context import effective_contexts
 from evalgate.gates.junit_xml import junit
 from evalgate.gates.markdown import comment, summary
 from evalgate.gates.policy import Policy, load_policy
-from evalgate.gates.verdict import Verdict
+from evalgate.gates.verdict import Status, Verdict
 from evalgate.records import Outcome
 from evalgate.reports.terminal import summary as terminal
 
@@ -106,3 +106,27 @@ def test_the_terminal_says_it(make_judged_run: MakeRun, ladder: Policy) -> None:
         console.print(terminal(verdict_of(make_judged_run, ladder, {("single", 8192, "middle"): BLOCKED})))
 
     assert "effective context: single 4,096 tokens, multikey@8 at least 8,192 tokens" in capture.get()
+
+
+def test_a_band_that_was_asked_and_has_no_bar_is_not_claimed(make_judged_run: MakeRun, ladder: Policy) -> None:
+    """The policy judges front and back; the middle of the run may be anything, so no length is shown."""
+    whole = make_judged_run(ladder, profile="state-int8")
+    cells = [cell.model_dump(mode="json") | {"band": ["front", "back"]} for cell in ladder.cells]
+    found = judged(whole, changed(ladder, cells=cells))
+
+    assert found.status is Status.PASS
+    assert [str(one) for one in found.effective_context] == ["none shown", "none shown"]
+
+
+def test_a_guard_that_blocks_ends_it(make_judged_run: MakeRun, ladder: Policy) -> None:
+    """A guard cell shows no pass, but what it shows to fail is not reached."""
+    (cell,) = [cell.model_dump(mode="json") for cell in ladder.cells]
+    split = [cell | {"length": [1024, 2048]}, cell | {"length": [4096], "tier": "guard"}]
+    policy = changed(ladder, cells=split)
+    run = make_judged_run(
+        policy, profile="state-int8", answers={("single", 4096, "middle"): {Outcome.WRONG: range(60)}}
+    )
+    single, multikey = judged(run, policy).effective_context
+
+    assert (single.tokens, single.blocked_at, str(single)) == (2048, 4096, "2,048 tokens")
+    assert multikey.tokens == 2048

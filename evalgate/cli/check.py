@@ -9,7 +9,7 @@ import typer
 
 from evalgate.cli import console
 from evalgate.cli.asking import under_policy
-from evalgate.cli.gate import Comment, Files, Github, Junit, Markdown, Policy, judge_and_tell
+from evalgate.cli.gate import Comment, Files, Github, Junit, Markdown, Policy, judge_and_tell, told_to_files
 from evalgate.cli.policy_ref import PolicyRef, choose
 from evalgate.cli.report import write_report
 from evalgate.cli.run import (
@@ -58,28 +58,30 @@ def check(
     from evalgate.runner import Looks
     from evalgate.store import RunFolder
 
-    chosen = choose(policy, policy_ref)
-    rules = chosen.policy
-    request = under_policy(
-        rules,
-        suite,
-        model,
-        profile=profile,
-        backend=backend,
-        dtype=dtype,
-        device=chosen_device(device),
-        seed_set=seed_set,
-        backend_limit=backend_limit,
-        store_limit=store_limit,
-        answers=answers,
-        keep_days=keep_days,
-        redact=redact,
-    )
-    other = None if baseline is None else RunFolder.open(baseline)
-    if other is not None:
-        other.verify()
-    execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
-    code = judge_and_tell(out, lambda: chosen, Files(junit, markdown, comment, github), baseline=baseline, json=json)
+    files = Files(junit, markdown, comment, github)
+    with told_to_files(files, out, baseline):
+        chosen = choose(policy, policy_ref)
+        rules = chosen.policy
+        request = under_policy(
+            rules,
+            suite,
+            model,
+            profile=profile,
+            backend=backend,
+            dtype=dtype,
+            device=chosen_device(device),
+            seed_set=seed_set,
+            backend_limit=backend_limit,
+            store_limit=store_limit,
+            answers=answers,
+            keep_days=keep_days,
+            redact=redact,
+        )
+        other = None if baseline is None else RunFolder.open(baseline)
+        if other is not None:
+            other.verify()
+        execute(request, out, looks=Looks(rules, other) if len(rules.looks) > 1 else None)
+    code = judge_and_tell(out, lambda: chosen, files, baseline=baseline, json=json)
     write_report(out, out / "report.html", baseline, rules.ref)
     if not json:
         console.say(f"report: {out / 'report.html'}")

@@ -67,12 +67,7 @@ def judge_and_tell(
     json: bool,
 ) -> ExitCode:
     """Judge a run by the policy that ``chosen`` loads, tell what was asked for, and return the verdict's exit code."""
-    if files.github and SUMMARY not in os.environ:
-        raise RefusedError(f"--github writes to the file that {SUMMARY} names, and it is not set; leave --github out")
-    for path in (files.junit, files.markdown, files.comment):
-        if path is not None:
-            console.results_are_kept(path, run, baseline)
-    with _told_to_files(files):
+    with told_to_files(files, run, baseline):
         verdict, place = _judge(run, chosen(), baseline)
         _write(verdict, files)
     if json:
@@ -109,9 +104,19 @@ def _write(verdict: Verdict, files: Files) -> None:
         _tell_github(summary(verdict), str(verdict.status), int(verdict.exit_code), commands(verdict))
 
 
+def _can_be_told(files: Files, run: Path, baseline: Path | None) -> None:
+    """Refuse files that cannot be written, or that would overwrite results, before anything is written to them."""
+    if files.github and SUMMARY not in os.environ:
+        raise RefusedError(f"--github writes to the file that {SUMMARY} names, and it is not set; leave --github out")
+    for path in (files.junit, files.markdown, files.comment):
+        if path is not None:
+            console.results_are_kept(path, run, baseline)
+
+
 @contextlib.contextmanager
-def _told_to_files(files: Files) -> Iterator[None]:
+def told_to_files(files: Files, run: Path, baseline: Path | None) -> Iterator[None]:
     """Where no verdict came out, the files say so: one that is left from an earlier run must not stay green."""
+    _can_be_told(files, run, baseline)
     try:
         yield
     except EvalgateError as error:
