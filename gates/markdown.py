@@ -18,6 +18,9 @@ COMMENT_CHARACTERS = 60_000
 MARKER = "<!-- evalgate -->"
 """First line of a comment, by which the next one of the same change finds it."""
 FLIPS_SHOWN = 20
+REACHES_SHOWN = 40
+CELLS_OPEN = 60
+"""Cells that stand above everything else in a comment, the worst first."""
 ANSWER_SHOWN = 60
 NOTE = "\n… {} more lines are left out; the verdict file and the report have them.\n"
 
@@ -37,16 +40,19 @@ def summary(verdict: Verdict) -> str:
 
 def comment(verdict: Verdict) -> str:
     """Return a comment of at most ``COMMENT_CHARACTERS``: what does not pass is open, what passes is folded."""
+    order = list(Status)
     failing = [item for item in verdict.cells if item.status is not Status.PASS]
+    failing.sort(key=lambda item: order.index(item.status))
     passing = [item for item in verdict.cells if item.status is Status.PASS]
     title = f"{len(passing)} cells pass"
     opened = [
         MARKER,
         *_head(verdict),
-        *_reach(verdict.effective_context),
         *_checks(verdict),
+        *(_cells(verdict, failing[:CELLS_OPEN]) if failing else []),
+        *_reach(verdict.effective_context),
         *_warnings(verdict),
-        *(_cells(verdict, failing) if failing else []),
+        *(_cells(verdict, failing[CELLS_OPEN:]) if failing[CELLS_OPEN:] else []),
         *_flips(verdict.flips),
     ]
     folded = ["", f"<details><summary>{title}</summary>", *_cells(verdict, passing)]
@@ -77,7 +83,10 @@ def _head(verdict: Verdict) -> list[str]:
 def _reach(contexts: Sequence[EffectiveContext]) -> list[str]:
     if not contexts:
         return []
-    rows = [f"| {markdown_safe(one.title)} | {one} |" for one in contexts]
+    # The shortest first: those are what a reader has to know, and the table must leave room for cells.
+    order = sorted(contexts, key=lambda one: one.tokens or 0)
+    rows = [f"| {markdown_safe(one.title)} | {one} |" for one in order[:REACHES_SHOWN]]
+    rows += [f"| {len(order) - REACHES_SHOWN} more | |"] if len(order) > REACHES_SHOWN else []
     return ["", "### Effective context", "", "| task | every band passes up to |", "|---|---|", *rows]
 
 

@@ -291,3 +291,16 @@ def test_no_text_ends_an_annotation_or_starts_another(title: str, message: str) 
 def test_an_undecided_verdict_is_a_warning(make_judged_run: MakeRun) -> None:
     """Red is for what is shown to be bad."""
     assert commands(verdict_of(make_judged_run, CASES["INCONCLUSIVE"]))[0].startswith("::warning ")
+
+
+def test_many_tasks_leave_room_for_the_cells_that_fail(make_judged_run: MakeRun) -> None:
+    """With thousands of tasks, the worst cells still stand above the table of effective contexts."""
+    found = verdict_of(make_judged_run, CASES["BLOCK"])
+    (failing, *_) = [item for item in found.cells if item.status is Status.BLOCK]
+    cells = [failing.model_copy(update={"cell": failing.cell._replace(task=f"task{i}")}) for i in range(5_000)]
+    reach = [found.effective_context[0].model_copy(update={"task": f"task{i}"}) for i in range(5_000)]
+    found = found.model_copy(update={"cells": cells, "effective_context": reach})
+
+    assert comment(found).count("**BLOCK**") >= 60
+    assert markdown(found).count("**BLOCK**") >= 1_000
+    assert "4960 more" in comment(found)
