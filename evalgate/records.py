@@ -163,6 +163,13 @@ class CorpusId(_Strict):
     """Lines that were kept, of all: the rest were said before."""
 
 
+class QuestionsId(_Strict):
+    """The user's own questions."""
+
+    sha256: str
+    questions: int
+
+
 AnswerRule = Literal["redact", "drop", "keep"]
 
 
@@ -203,6 +210,8 @@ class Manifest(_Strict):
     """Every cell that the plan asks, so that a missing one is seen."""
     corpus: CorpusId | None = None
     """None: filler is the grammar's."""
+    questions: QuestionsId | None = None
+    """None: every question is a family's."""
     schedule: Schedule | None = None
     """None: every cell is asked every seed."""
     data_class: str

@@ -10,15 +10,17 @@ import hashlib
 import itertools
 import json
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from evalgate.errors import DoesNotFitError, RefusedError
 from evalgate.records import Cell, Context
 from evalgate.tasks import names
+from evalgate.tasks.casting import Casting, Name, Part
 from evalgate.tasks.draw import Draw
-from evalgate.tasks.families.family import Cast, Needs, Query, Script, Statement
+from evalgate.tasks.families.family import Query, Statement
+from evalgate.tasks.items import plain
 from evalgate.tasks.layout import Laid, Wish, lay
 from evalgate.tasks.packing import Budget, Entry, Stream, pack, register_of
 from evalgate.tasks.placement import Edges
@@ -31,8 +33,6 @@ from evalgate.tasks.wanted import Wanted
 TRAINING_SET = "train"
 BLOCK = 256
 """Filler lines that are tokenized together."""
-
-Name = tuple[str | int, ...]
 
 
 class Needle(NamedTuple):
@@ -90,14 +90,6 @@ class Haystack:
         )
 
 
-class _Part(NamedTuple):
-    """One entry's script, and the forms that it is written in."""
-
-    entry: Entry
-    script: Script
-    cast: Cast
-
-
 class _Asked(NamedTuple):
     """A question whose needles were laid."""
 
@@ -115,18 +107,22 @@ class Builder:
         self.suite = suite
         self.seed_set = seed_set
         self.corpus = suite.haystack.read()
-        self.wording = Wording(suite, tokenizer, self.corpus)
+        self.items = None if suite.questions is None else suite.questions.read()
+        self.wording = Wording(suite, tokenizer, self.corpus, self.items)
         self.reserve = self.wording.reserve()
         self.streams = pack(suite, Budget(self.reserve, self.wording.statement_tokens, self.wording.filler_tokens))
         self._check_placement()
         self._root: Name = (suite.digest, names.GENERATOR_VERSION, seed_set)
         if self.corpus is not None:
             self._root = (*self._root, self.corpus.sha256)
+        if self.items is not None:
+            self._root = (*self._root, self.items.sha256)
+        self.casting = Casting(suite, self.wording, self.items, self._root)
 
     def build(self, seed: int, stream: Stream) -> Haystack:
         """The haystack of ``seed`` in ``stream``."""
         name: Name = (*self._root, seed, stream.index)
-        parts = self._parts(stream, name)
+        parts = self.casting.parts(seed, stream)
         statements = [(part, statement) for part in parts for statement in part.script.statements]
         lines = self.wording.lines(self._framed(stream, statements, name))
         lengths = sorted({entry.length for entry in stream.entries})
@@ -139,7 +135,7 @@ class Builder:
                 part.entry.task,
                 part.entry.length,
                 statement.band or "",
-                self._form(part, statement.form),
+                part.form(statement.form),
                 head + start,
                 head + start + len(line),
             )
@@ -147,41 +143,7 @@ class Builder:
         ]
         return self._assemble(seed, stream, parts, needles, laid, lengths)
 
-    def _parts(self, stream: Stream, name: Name) -> list[_Part]:
-        """The script of every entry; forms and keys are never shared between entries."""
-        tasks = [Task(entry.task) for entry in stream.entries]
-        needs = [task.family.needs(task.rung, self.suite.bands) for task in tasks]
-        forms = iter(Draw(*name, "forms").permutation(range(len(self.wording.phrases.forms))))
-        keys = iter(names.draw_keys(Draw(*name, "keys"), sum(need.keys for need in needs)))
-        values = self._values(needs, name)
-        parts = []
-        for entry, task, need in zip(stream.entries, tasks, needs, strict=True):
-            cast = Cast(
-                phrases=self.wording.phrases,
-                noun=self.wording.noun,
-                forms=list(itertools.islice(forms, need.forms)),
-                keys=list(itertools.islice(keys, need.keys)),
-                values=list(itertools.islice(values[need.kind], need.values)),
-                place=self._placer(entry),
-            )
-            draw = Draw(*name, "plants", entry.task, entry.length)
-            script = task.family.script(task.rung, self.suite.bands, draw, cast)
-            parts.append(_Part(entry, script if entry.alone is None else _alone(script, entry.alone), cast))
-        return parts
-
-    def _placer(self, entry: Entry) -> Callable[[Draw, float, float], float]:
-        room = entry.length - self.reserve
-        return lambda draw, low, high: self.suite.placement.place(draw, low, high, room)
-
-    def _values(self, needs: list[Needs], name: Name) -> dict[names.ValueKind, Iterator[str]]:
-        counts: dict[names.ValueKind, int] = {}
-        for need in needs:
-            counts[need.kind] = counts.get(need.kind, 0) + need.values
-        return {
-            kind: iter(names.draw_values(Draw(*name, _VALUES[kind]), kind, count)) for kind, count in counts.items()
-        }
-
-    def _framed(self, stream: Stream, statements: list[tuple[_Part, Statement]], name: Name) -> list[str]:
+    def _framed(self, stream: Stream, statements: list[tuple[Part, Statement]], name: Name) -> list[str]:
         draw = Draw(*name, "frames")
         register = REGISTERS[register_of(self.suite, stream.entries[0])]
         return [
@@ -189,8 +151,15 @@ class Builder:
             for _, statement in statements
         ]
 
-    def _sentences(self, stream: Stream, parts: list[_Part], name: Name) -> Iterator[str]:
-        """Filler lines without end."""
+    def _sentences(self, stream: Stream, parts: list[Part], name: Name) -> Iterator[str]:
+        """Filler lines without end; none of a document's answers a question of the user's own."""
+        asked = [item for part in parts for item in part.cast.items[: len(self.suite.bands)]]
+        answers = [said for item in asked for said in item.said()]
+        for line in self._written(stream, parts, name):
+            if not answers or not any(said in plain(line) for said in answers):
+                yield line
+
+    def _written(self, stream: Stream, parts: list[Part], name: Name) -> Iterator[str]:
         draw, phrases = Draw(*name, "filler"), self.wording.phrases
         task = Task(stream.entries[0].task)
         if task.family.own_filler:
@@ -211,7 +180,7 @@ class Builder:
             sentence = filler_sentence(register, self.suite.haystack.language, phrases, draw, taken)
             yield REGISTERS[register].line(draw, phrases, sentence)
 
-    def _wishes(self, parts: list[_Part], lines: list[list[int]], draw: Draw) -> list[Wish]:
+    def _wishes(self, parts: list[Part], lines: list[list[int]], draw: Draw) -> list[Wish]:
         wishes: list[Wish] = []
         for part in parts:
             first, room = len(wishes), part.entry.length - self.reserve
@@ -254,12 +223,8 @@ class Builder:
                         "longer lengths, wider bands or smaller multiples"
                     )
 
-    def _form(self, part: _Part, form: int) -> str:
-        forms = part.cast.forms
-        return self.wording.phrases.forms[forms[form]] if forms else ""
-
     def _assemble(
-        self, seed: int, stream: Stream, parts: list[_Part], needles: list[Needle], laid: Laid, lengths: list[int]
+        self, seed: int, stream: Stream, parts: list[Part], needles: list[Needle], laid: Laid, lengths: list[int]
     ) -> Haystack:
         start = len(self.wording.head)
         tokens = self.wording.head + laid.tokens
@@ -341,22 +306,6 @@ class Builder:
     def context_id(self, seed: int, stream: Stream, length: int) -> str:
         """Name of one context; the same for every model that shares the tokenizer."""
         return _short_id(*self._root, "context", seed, stream.index, length)
-
-
-_VALUES: dict[names.ValueKind, str] = {"number": "values", "word": "words", "uuid": "uuids"}
-"""What the draw of each kind of value is called."""
-
-
-def _alone(script: Script, band: str) -> Script:
-    """Only the question of ``band``, and the statements that its answer follows from."""
-    (query,) = (query for query in script.queries if query.band == band)
-    kept = {old: new for new, old in enumerate(sorted(query.about))}
-    statements = []
-    for old in kept:
-        statement = script.statements[old]
-        later = statement.before
-        statements.append(statement._replace(before=None if later is None else kept.get(later)))
-    return Script(statements, [query._replace(about=tuple(kept[i] for i in query.about))])
 
 
 class _Filler:

@@ -14,12 +14,15 @@ from evalgate.errors import DoesNotFitError, RefusedError, UnsupportedError
 from evalgate.tasks.corpus import Corpus
 from evalgate.tasks.draw import Draw
 from evalgate.tasks.families.family import Line
+from evalgate.tasks.items import Items
 from evalgate.tasks.names import Key, draw_uuids
 from evalgate.tasks.phrases import LANGUAGES, Slots
 from evalgate.tasks.registers import REGISTERS, RegisterName, Taken, filler_sentence
 from evalgate.tasks.suite import Suite
 from evalgate.tasks.task import Task
 
+OWN_SAMPLES = 32
+"""Questions of the user's own that are tried for how the tokenizer splits."""
 SAMPLES = 2000
 """Lines that are tried where no list says how long one can be."""
 MOST_NEEDLE_TOKENS, MOST_FILLER_TOKENS = 20, 16
@@ -66,15 +69,20 @@ class Tokenizer(Protocol):
 class Wording:
     """The tokenized pieces that every prompt of one suite and tokenizer shares, and their measured bounds."""
 
-    def __init__(self, suite: Suite, tokenizer: Tokenizer, corpus: Corpus | None = None) -> None:
+    def __init__(
+        self, suite: Suite, tokenizer: Tokenizer, corpus: Corpus | None = None, items: Items | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._corpus = corpus
+        self._items = () if items is None else items.items
         self._suite = suite
         self._tasks = [Task(name) for name in suite.tasks]
         self.phrases = LANGUAGES[suite.haystack.language]
         self.noun = REGISTERS[suite.haystack.register_].nouns[suite.haystack.language]
         prompting = suite.prompting
-        self._check_plain({"system": prompting.system or "", "answer_prefix": prompting.answer_prefix})
+        self._check_plain(
+            {"prompting.system": prompting.system or "", "prompting.answer_prefix": prompting.answer_prefix}
+        )
         render = tokenizer.render_chat if prompting.template == "chat" else tokenizer.render_base
         chat = render(system=prompting.system)
         self._tail = chat.tail + prompting.answer_prefix
@@ -88,6 +96,8 @@ class Wording:
         """Ids of the prompt before the context; its length is s."""
         if not self.head:
             raise UnsupportedError("the tokenizer encodes the instruction to 0 tokens; check the tokenizer's files")
+        for i, item in enumerate(self._items, 1):
+            self._check_plain({f"questions {i}": f"{item.text}\n{item.question}"})
         self._check_splits()
         self.statement_tokens = {task.name: self._longest_statement(task) for task in self._tasks}
         """task -> the longest line that it states anything with."""
@@ -137,11 +147,11 @@ class Wording:
         return asked * (self.question_tokens + self.answer_tokens + turn)
 
     def _check_plain(self, texts: dict[str, str]) -> None:
-        """Raise RefusedError where a text of the suite would turn into a special token."""
+        """Raise RefusedError where a text of the suite would turn into a special token, or end or start a turn."""
         for name, text in texts.items():
             if text and not self._tokenizer.special_ids.isdisjoint(self.lines([text])[0]):
                 raise RefusedError(
-                    f"prompting.{name} {text!r} holds a special token of this tokenizer, which would end or start a "
+                    f"{name} {text[:60]!r} holds a special token of this tokenizer, which would end or start a "
                     "turn; write it in plain words"
                 )
 
@@ -156,6 +166,8 @@ class Wording:
             told, asked = task.family.lines(task.rung)
             lines += [self._framed(task, line, draw) for line in told]
             questions += [self.phrases.say(line.template, line.slots) for line in asked]
+        lines += [item.text + "\n" for item in self._items[:OWN_SAMPLES]]
+        questions += [item.question for item in self._items[:OWN_SAMPLES]]
         parts = [self._head_text, *lines, questions[0] + self._tail]
         apart = [i for ids in self._tokenizer.encode_batch(parts) for i in ids]
         together = self._tokenizer.encode_batch(["".join(parts)])[0]
@@ -183,6 +195,8 @@ class Wording:
 
     def _longest_statement(self, task: Task) -> int:
         """An upper bound on any line that states anything: the base line plus the most that each part can add."""
+        if task.family.own_items:
+            return self._longest_part([item.text + "\n" for item in self._items])
         told, _ = task.family.lines(task.rung)
         return max((self._bound(line, "\n") for line in told), default=0) + self._frame_tokens(task)
 
@@ -195,10 +209,15 @@ class Wording:
         return longest - len(self.lines([bare])[0])
 
     def _longest_question(self, task: Task) -> int:
+        if task.family.own_items:
+            return self._longest_part([item.question + self._tail for item in self._items])
         return max(self._bound(line, self._tail) for line in task.family.lines(task.rung)[1])
 
     def _longest_answer(self, task: Task) -> int:
         """The most tokens of a right answer, with its end."""
+        if task.family.own_items:
+            answers = [self.lines([" " + answer for answer in item.answers]) for item in self._items]
+            return max(min(map(len, each)) for each in answers) + 1
         kind = task.family.needs(task.rung, self._suite.bands).kind
         samples = {
             "number": [f", {value}" for value in range(100_000, 1_000_000, 3_701)],
@@ -234,6 +253,7 @@ class Wording:
                 MOST_NEEDLE_TOKENS if plain and not task.family.long_lines else LONG_NEEDLE_TOKENS,
             )
             for task in self._tasks
+            if not task.family.own_items
         ]
         limits.append(("a filler line", self.filler_tokens, MOST_FILLER_TOKENS if plain else most_filler))
         for what, found, most in limits:

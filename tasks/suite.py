@@ -16,6 +16,7 @@ from evalgate.data_class import DataClass
 from evalgate.errors import UnknownNameError
 from evalgate.records import Cell
 from evalgate.tasks.corpus import Corpus, from_dataset, from_folder
+from evalgate.tasks.items import Items, read_items
 from evalgate.tasks.phrases import Language
 from evalgate.tasks.placement import Grid, Placement, Uniform
 from evalgate.tasks.registers import RegisterName
@@ -115,6 +116,17 @@ class Dataset(_Documents):
 Haystack = Annotated[Grammar | Folder | Dataset, Field(discriminator="source")]
 
 
+class Questions(_Section):
+    """The user's own questions, which family ``ownqa`` asks; of the haystack's data class."""
+
+    path: str
+    """JSON lines with ``text``, ``question`` and ``answers``."""
+
+    def read(self) -> Items:
+        """The questions; raises RefusedError where they cannot be read."""
+        return read_items(self.path)
+
+
 class Streams(_Section):
     """Which tasks and lengths may share a haystack."""
 
@@ -158,6 +170,7 @@ class Suite(Document):
     decoding: Decoding
     placement: Placement = Uniform()
     prompting: Prompting = Prompting()
+    questions: Questions | None = None
 
     @model_validator(mode="after")
     def _depths_in_every_band(self) -> Suite:
@@ -166,6 +179,25 @@ class Suite(Document):
                 if not any(low <= depth < high or depth == high == 1.0 for depth in self.placement.depths):
                     raise ValueError(f"placement.depths: none of {self.placement.depths} lies in band {band!r}")
         return self
+
+    @model_validator(mode="after")
+    def _questions_are_asked(self) -> Suite:
+        if self.own_tasks and self.questions is None:
+            raise ValueError(f"task {self.own_tasks[0]!r} asks your own questions; name their file as questions.path")
+        if self.questions is not None and not self.own_tasks:
+            raise ValueError(f"questions {self.questions.path!r} are asked by no task; add one such as 'ownqa@8'")
+        return self
+
+    def thinking(self, tokens: int | None) -> Suite:
+        """The suite with other room for reasoning, and so with another digest; None: as it is."""
+        if tokens in (None, self.decoding.thinking_tokens):
+            return self
+        return self.model_copy(update={"decoding": self.decoding.model_copy(update={"thinking_tokens": tokens})})
+
+    @property
+    def own_tasks(self) -> list[str]:
+        """Tasks that ask the user's own questions."""
+        return [task for task in self.tasks if Task(task).family.own_items]
 
     @property
     def stops(self) -> list[str]:

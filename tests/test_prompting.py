@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evalgate.backends.tokenizer import ModelTokenizer
-from evalgate.errors import RefusedError, UnsupportedError
+from evalgate.errors import ExitCode, RefusedError, UnsupportedError
 from evalgate.records import Outcome
+from evalgate.store import RunFolder
 from evalgate.tasks.haystack import Builder
 from evalgate.tasks.scoring import score
 from evalgate.tasks.stopping import cut
 from evalgate.tasks.suite import Suite, load_suite
+
+Evalgate = Callable[..., Any]
 
 
 def suite_of(**fields: Any) -> Suite:
@@ -57,6 +61,18 @@ def test_reasoning_counts_in_the_length(builtin_tokenizer: Any) -> None:
     thinking = Builder(suite_of(decoding=decoding | {"thinking_tokens": 200}), builtin_tokenizer, "main")
 
     assert thinking.reserve == Builder(suite_of(decoding=decoding), builtin_tokenizer, "main").reserve + 200
+
+
+def test_room_for_reasoning_is_an_option_of_a_run(evalgate: Evalgate, tmp_path: Path) -> None:
+    """``--thinking-tokens`` is another suite by digest; the suite's own number is the suite as it is."""
+    words = ("run", "smoke", "--model", "builtin:hybrid", "--seeds", 1, "--thinking-tokens")
+    for tokens in (0, 32):
+        assert evalgate(*words, tokens, "--out", tmp_path / str(tokens)).code == ExitCode.PASS
+    plain, thinking = (RunFolder.open(tmp_path / name).manifest() for name in ("0", "32"))
+
+    assert plain.suite.digest == load_suite("smoke").digest != thinking.suite.digest
+    assert thinking.reserve_tokens == plain.reserve_tokens + 32
+    assert evalgate(*words, -1, "--out", tmp_path / "less").code == ExitCode.REFUSED
 
 
 def test_a_template_without_a_place_for_the_system_is_refused(tiny_models: dict[str, Path], tmp_path: Path) -> None:

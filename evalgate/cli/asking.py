@@ -28,6 +28,7 @@ def under_policy(
     answers: AnswerRule | None = None,
     keep_days: int | None = None,
     redact: list[str] | None = None,
+    thinking_tokens: int | None = None,
 ) -> RunRequest:
     """A run of ``suite`` for as many seeds as ``rules`` may need; of each privacy rule the stricter holds.
 
@@ -54,4 +55,5 @@ def under_policy(
         answers=rules.privacy.strictest(answers),
         days=rules.privacy.shortest(keep_days),
         redact=(*rules.privacy.redact, *(redact or ())),
+        thinking_tokens=thinking_tokens,
     )

@@ -25,6 +25,7 @@ from evalgate.cli.run import (
     SeedSet,
     StoreLimit,
     Suite,
+    Thinking,
     chosen_device,
     execute,
 )
@@ -48,6 +49,7 @@ def check(
     answers: Answers = None,
     keep_days: KeepDays = None,
     redact: Redact = None,
+    thinking_tokens: Thinking = None,
     junit: Junit = None,
     markdown: Markdown = None,
     comment: Comment = None,
@@ -76,6 +78,7 @@ def check(
             answers=answers,
             keep_days=keep_days,
             redact=redact,
+            thinking_tokens=thinking_tokens,
         )
         other = None if baseline is None else RunFolder.open(baseline)
         if other is not None:

@@ -39,6 +39,15 @@ Redact = Annotated[
     list[str] | None, typer.Option(help="Regular expression of what answers must not keep; may be repeated.")
 ]
 
+Thinking = Annotated[
+    int | None,
+    typer.Option(
+        "--thinking-tokens",
+        help="Most tokens of reasoning before an answer, inside the length; the suite's own number where not given.",
+        show_default=False,
+    ),
+]
+
 
 def run(
     suite: Suite,
@@ -59,6 +68,7 @@ def run(
     answers: Answers = None,
     keep_days: KeepDays = None,
     redact: Redact = None,
+    thinking_tokens: Thinking = None,
     json: console.Json = False,
 ) -> None:
     """Run SUITE against a model and keep every trial in a run folder."""
@@ -82,6 +92,7 @@ def run(
         answers=answers,
         days=keep_days,
         redact=tuple(redact or ()),
+        thinking_tokens=thinking_tokens,
     )
     if plan:
         _show_plan(request, policy, json=json)

@@ -15,9 +15,10 @@ from typing import Any
 from evalgate import __version__
 from evalgate.errors import MismatchError
 from evalgate.gates.schedule import told_schedule
-from evalgate.records import Cell, CorpusId, DocumentId, EngineId, Manifest, ModelId
+from evalgate.records import Cell, CorpusId, DocumentId, EngineId, Manifest, ModelId, QuestionsId
 from evalgate.runner.request import Bench
 from evalgate.tasks.corpus import Corpus
+from evalgate.tasks.items import Items
 from evalgate.tasks.names import GENERATOR_VERSION
 from evalgate.tasks.scoring import SCORER_VERSION
 from evalgate.versioned import Document
@@ -30,6 +31,7 @@ IDENTITY = {
     "generator_version": "generator version",
     "seed_set": "seed set",
     "corpus": "text of its haystacks",
+    "questions": "file of questions",
     "schedule": "plan of looks",
     "seeds": "number of seeds",
     "text": "rule for answers",
@@ -64,6 +66,7 @@ def new_manifest(bench: Bench) -> Manifest:
         seeds=request.seeds,
         haystacks=request.seeds * len(bench.builder.streams),
         corpus=_corpus(bench.builder.corpus),
+        questions=_questions(bench.builder.items),
         cells=[(*cell,) for cell in suite.cells()],
         data_class=suite.haystack.data_class,
         text=bench.text,
@@ -121,6 +124,10 @@ def _corpus(corpus: Corpus | None) -> CorpusId | None:
         lines=corpus.lines,
         distinct_share=round(corpus.distinct_share, 4),
     )
+
+
+def _questions(items: Items | None) -> QuestionsId | None:
+    return None if items is None else QuestionsId(sha256=items.sha256, questions=len(items.items))
 
 
 def _document(document: Document) -> DocumentId:

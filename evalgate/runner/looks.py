@@ -29,6 +29,11 @@ class Looks:
     policy: Policy
     baseline: RunFolder | None = None
 
+    @property
+    def most_seeds(self) -> int:
+        """Seeds of the last look."""
+        return max(self.policy.looks[-1], self.policy.n_guard)
+
     def begin(self, manifest: Manifest, streams: Sequence[Stream]) -> Manifest:
         """``manifest`` planned up to the first look."""
         baseline = None if self.baseline is None else self.baseline.manifest().run_id

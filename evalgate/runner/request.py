@@ -41,6 +41,8 @@ class RunRequest:
     """Days for which answers are kept."""
     redact: tuple[str, ...] = ()
     """Regular expressions of what answers must not keep, beside what is always looked for."""
+    thinking_tokens: int | None = None
+    """Most tokens of reasoning before an answer; None: as the suite has it."""
 
     def __post_init__(self) -> None:
         if not self.model.strip():
@@ -50,6 +52,8 @@ class RunRequest:
             raise RefusedError(f"--seeds {self.seeds}: expected at least 1")
         if self.days is not None and self.days < 0:
             raise RefusedError(f"--keep-days {self.days}: expected 0 or more")
+        if self.thinking_tokens is not None and self.thinking_tokens < 0:
+            raise RefusedError(f"--thinking-tokens {self.thinking_tokens}: expected 0 or more")
         check_seed_set(self.seed_set)
 
 
@@ -85,7 +89,7 @@ def prepare(request: RunRequest) -> Bench:
     UnsupportedError (profile, arm), DoesNotFitError (window, memory, too short for the needles) and RefusedError (a
     suite above the limit of backend or store).
     """
-    suite = load_suite(request.suite)
+    suite = load_suite(request.suite).thinking(request.thinking_tokens)
     redactor = Redactor(request.redact)
     _check_class(suite, request)
     profile = load_profile(request.profile)
@@ -108,6 +112,16 @@ def prepare(request: RunRequest) -> Bench:
     check_arms(suite.arms, backend.arms())
     builder = Builder(suite, backend.tokenizer, request.seed_set)
     return Bench(request, suite, profile, backend, builder, _text_rule(suite, request), redactor)
+
+
+def check_seeds(bench: Bench, seeds: int) -> None:
+    """Raise RefusedError where ``seeds`` would ask a cell one of the user's own questions twice."""
+    most = bench.builder.casting.most_seeds
+    if most is not None and seeds > most:
+        raise RefusedError(
+            f"{seeds} seeds would ask a question twice in one cell, which is no new evidence: the questions of suite "
+            f"{bench.suite.ref} last for {most} seeds; ask at most {most}, or add questions"
+        )
 
 
 def _check_class(suite: Suite, request: RunRequest) -> None:

@@ -13,7 +13,7 @@ from evalgate.errors import InvalidRunError
 from evalgate.records import Manifest, Outcome, Trial
 from evalgate.runner.identity import check_same, new_manifest, now
 from evalgate.runner.looks import Looks, Task, planned
-from evalgate.runner.request import Bench
+from evalgate.runner.request import Bench, check_seeds
 from evalgate.store import RunFolder
 from evalgate.tasks.haystack import Haystack, Probe
 from evalgate.tasks.packing import Stream
@@ -37,9 +37,10 @@ def run_suite(
     """Run ``bench`` into folder ``out``, going on with what a run killed earlier left there.
 
     With ``looks`` seeds are drawn look by look, up to the last that any cell needs, whatever the request's number.
-    Raises MismatchError (``out`` holds another run), StorageError (disk), what the backend raises and, with
-    ``looks``, what judging raises.
+    Raises RefusedError (more seeds than the user's own questions last for), MismatchError (``out`` holds another run),
+    StorageError (disk), what the backend raises and, with ``looks``, what judging raises.
     """
+    check_seeds(bench, bench.request.seeds if looks is None else looks.most_seeds)
     asked, streams = new_manifest(bench), bench.builder.streams
     if looks is not None:
         asked = looks.begin(asked, streams)

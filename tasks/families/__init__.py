@@ -20,6 +20,7 @@ from evalgate.tasks.families.multiquery import Multiquery
 from evalgate.tasks.families.multivalue import Multivalue
 from evalgate.tasks.families.ordinal import Ordinal
 from evalgate.tasks.families.overwrite import Overwrite
+from evalgate.tasks.families.ownqa import Ownqa
 from evalgate.tasks.families.single import Single
 from evalgate.tasks.families.speaker import Speaker
 from evalgate.tasks.families.trace import Trace
@@ -54,5 +55,6 @@ FAMILIES: dict[str, Family] = {
         Coverage(),
         Docqa(),
         DocqaHop(),
+        Ownqa(),
     )
 }

@@ -6,10 +6,11 @@ A family knows neither tokens nor where lines end: it gives depths, and layout m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from evalgate.tasks.draw import Draw
+from evalgate.tasks.items import Item
 from evalgate.tasks.names import Key, ValueKind
 from evalgate.tasks.phrases import Phrases, Slots
 from evalgate.tasks.wanted import Wanted
@@ -60,6 +61,8 @@ class Needs(NamedTuple):
     keys: int
     values: int
     kind: ValueKind = "number"
+    items: int = 0
+    """Questions of the user's own, with their documents."""
 
 
 class Cast(NamedTuple):
@@ -73,6 +76,8 @@ class Cast(NamedTuple):
     values: list[str]
     place: Callable[[Draw, float, float], float]
     """Draws a depth in [low, high), by the suite's placement."""
+    items: Sequence[Item] = ()
+    """The user's own: one to ask in each band, then those that lie beside them."""
 
 
 class Line(NamedTuple):
@@ -100,6 +105,8 @@ class Family(ABC):
     """Whether other facts in its haystack would change what it measures, so that it shares none."""
     own_filler = False
     """Whether its context is filled with lines of its own."""
+    own_items = False
+    """Whether it asks the user's own questions."""
 
     def check(self, rung: int | None) -> None:
         """Raise ValueError for a rung that the family does not have (None: no rung was given)."""
