@@ -92,8 +92,8 @@ def by_lm_eval(bench: Bench, sample: int, threads: int) -> dict[str, float]:
     harness.add_bos_token = False  # the prompt's text has it already
     by_length: dict[int, list[list[int]]] = {length: [] for length in bench.suite.lengths}
     for seed in range(sample):
-        for stream in bench.builder.streams:
-            haystack = bench.builder.build(seed, stream)
+        for stream in bench.source.streams:
+            haystack = bench.source.build(seed, stream)
             for probe in haystack.probes:
                 by_length[probe.cell.length].append(haystack.tokens[: haystack.ends[probe.cell.length]] + probe.tail)
     trials = len(bench.suite.cells()) // len(bench.suite.lengths) * bench.request.seeds

@@ -212,6 +212,8 @@ class Manifest(_Strict):
     """None: filler is the grammar's."""
     questions: QuestionsId | None = None
     """None: every question is a family's."""
+    compiled: str | None = None
+    """sha256 of the compiled suite that haystacks were read from; None: they were built."""
     schedule: Schedule | None = None
     """None: every cell is asked every seed."""
     data_class: str

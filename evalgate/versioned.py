@@ -245,6 +245,11 @@ class Library(NamedTuple):
                 f"locked {digest[:12]}; put it back, or release the change as a new version"
             )
 
+    def check_released(self, document: Document) -> None:
+        """Raise TamperedError where ``document`` calls itself one of the library's and is not."""
+        if document.name in self.names():
+            self._check_lock(document, self.root / document.name / "lock.json")
+
     def _check_lock(self, document: Document, lock: Path) -> None:
         if lock.is_file():
             self.hold_against(document, read_lock(lock))

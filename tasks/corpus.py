@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evalgate.errors import RefusedError, UnsupportedError
+from evalgate.records import CorpusId
 from evalgate.tasks.draw import Draw
 from evalgate.tasks.finding import FINDERS
 from evalgate.tasks.scoring import normalise
@@ -42,6 +43,16 @@ class Corpus:
     def lines(self) -> int:
         """Lines of all documents."""
         return sum(map(len, self.documents))
+
+    @property
+    def identity(self) -> CorpusId:
+        """What a manifest says of it."""
+        return CorpusId(
+            sha256=self.sha256,
+            documents=len(self.documents),
+            lines=self.lines,
+            distinct_share=round(self.distinct_share, 4),
+        )
 
     def sentences(self, draw: Draw) -> Iterator[str]:
         """Lines without end: documents in random order, each from its start but the first, again and again."""

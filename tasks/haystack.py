@@ -10,12 +10,12 @@ import hashlib
 import itertools
 import json
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from evalgate.errors import DoesNotFitError, RefusedError
-from evalgate.records import Cell, Context
+from evalgate.records import Cell, Context, CorpusId, QuestionsId
 from evalgate.tasks import names
 from evalgate.tasks.casting import Casting, Name, Part
 from evalgate.tasks.draw import Draw
@@ -112,16 +112,16 @@ class Builder:
         self.reserve = self.wording.reserve()
         self.streams = pack(suite, Budget(self.reserve, self.wording.statement_tokens, self.wording.filler_tokens))
         self._check_placement()
-        self._root: Name = (suite.digest, names.GENERATOR_VERSION, seed_set)
+        self.root: Name = (suite.digest, names.GENERATOR_VERSION, seed_set)
         if self.corpus is not None:
-            self._root = (*self._root, self.corpus.sha256)
+            self.root = (*self.root, self.corpus.sha256)
         if self.items is not None:
-            self._root = (*self._root, self.items.sha256)
-        self.casting = Casting(suite, self.wording, self.items, self._root)
+            self.root = (*self.root, self.items.sha256)
+        self.casting = Casting(suite, self.wording, self.items, self.root)
 
     def build(self, seed: int, stream: Stream) -> Haystack:
         """The haystack of ``seed`` in ``stream``."""
-        name: Name = (*self._root, seed, stream.index)
+        name: Name = (*self.root, seed, stream.index)
         parts = self.casting.parts(seed, stream)
         statements = [(part, statement) for part in parts for statement in part.script.statements]
         lines = self.wording.lines(self._framed(stream, statements, name))
@@ -239,7 +239,7 @@ class Builder:
             self._probe(seed, stream, ask, tail, needles, ends[ask.entry.length], digests[ask.entry.length].copy(), arm)
             for arm in self.suite.arms
             if (arm == "isolated") == stream.isolated
-            for ask, tail in zip(asked, self._tails(asked, arm, (*self._root, seed, stream.index)), strict=True)
+            for ask, tail in zip(asked, self._tails(asked, arm, (*self.root, seed, stream.index)), strict=True)
         ]
         contexts = [self._context(seed, stream, length, ends[length], needles) for length in lengths]
         return Haystack(seed, stream.index, tokens, start, contexts, ends, probes)
@@ -277,7 +277,7 @@ class Builder:
         begin = min((needle.start for needle in about), default=start)
         form = about[0].form if about else ""
         return Probe(
-            trial_id=_short_id(*self._root, seed, stream.index, *cell),
+            trial_id=_short_id(*self.root, seed, stream.index, *cell),
             cell=cell,
             wanted=ask.query.wanted,
             form=form,
@@ -305,7 +305,42 @@ class Builder:
 
     def context_id(self, seed: int, stream: Stream, length: int) -> str:
         """Name of one context; the same for every model that shares the tokenizer."""
-        return _short_id(*self._root, "context", seed, stream.index, length)
+        return context_name(self.root, seed, stream, length)
+
+    @property
+    def tail_tokens(self) -> int:
+        """The longest that can stand between the context and the answer."""
+        return self.wording.tail_tokens
+
+    @property
+    def needle_tokens(self) -> int:
+        """The longest line that states anything."""
+        return self.wording.needle_tokens
+
+    @property
+    def most_seeds(self) -> int | None:
+        """Seeds after which a cell would be asked a question again; None: names never run out."""
+        return self.casting.most_seeds
+
+    @property
+    def corpus_id(self) -> CorpusId | None:
+        """The documents that filler is taken from."""
+        return None if self.corpus is None else self.corpus.identity
+
+    @property
+    def questions_id(self) -> QuestionsId | None:
+        """The user's own questions."""
+        return None if self.items is None else QuestionsId(sha256=self.items.sha256, questions=len(self.items.items))
+
+    @property
+    def compiled(self) -> None:
+        """It builds what it gives."""
+        return None
+
+
+def context_name(root: Sequence[str | int], seed: int, stream: Stream, length: int) -> str:
+    """Name of one context of the haystacks that are called ``root``."""
+    return _short_id(*root, "context", seed, stream.index, length)
 
 
 class _Filler:

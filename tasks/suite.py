@@ -222,7 +222,11 @@ LIBRARY = Library("suite", Path(str(importlib.resources.files("evalgate.tasks"))
 
 
 def load_suite(ref: str) -> Suite:
-    """Load a suite by ``name``, ``name@version`` or file; raises as :meth:`Library.load`."""
+    """Load a suite by ``name``, ``name@version`` or file, written or compiled; raises as :meth:`Library.load`."""
+    if ref.endswith(".parquet"):
+        from evalgate.tasks.compiled import Compiled
+
+        return Compiled(Path(ref)).suite
     return LIBRARY.load(Suite, ref)
 
 

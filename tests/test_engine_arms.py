@@ -49,7 +49,7 @@ def asked(model: str) -> list[Request]:
 
     A model is sure of its answers, whose log probabilities are nearly 0; how filler goes on it can only guess.
     """
-    builder = prepare(RunRequest(suite="smoke", model=model, profile="full", seeds=1, seed_set="arms")).builder
+    builder = prepare(RunRequest(suite="smoke", model=model, profile="full", seeds=1, seed_set="arms")).source
     haystack = builder.build(0, builder.streams[0])
     prompts = []
     for probe in haystack.probes:

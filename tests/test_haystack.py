@@ -179,7 +179,7 @@ def test_keys_and_values_of_suites_are_never_trained_on(needle_builder: Builder,
                 adjective, noun = builtin_tokenizer.decode(probe.tail).removesuffix("?").split()[-2:]
                 assert not words.reserved_key(adjectives[adjective], nouns[noun])
                 assert not words.reserved_value(int(str(probe.wanted)))
-    draw = needle_builder._root
+    draw = needle_builder.root
     assert names.GENERATOR_VERSION in draw
 
 

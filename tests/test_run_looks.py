@@ -72,7 +72,7 @@ def test_decided_cells_are_not_asked_on(drawn: RunFolder, bench: Bench) -> None:
         ("multikey@8", "middle"): 8,
         ("multikey@8", "back"): 2,
     }
-    expected = {(task.seed, cell) for task in planned(manifest, bench.builder.streams) for cell in task.cells}
+    expected = {(task.seed, cell) for task in planned(manifest, bench.source.streams) for cell in task.cells}
     assert {(trial.seed, trial.cell) for trial in trials} == expected
     assert len(trials) == len(expected) == 3 * 4 + 2 * 8 + 2
     assert manifest.haystacks == len({(trial.seed, trial.stream) for trial in trials})

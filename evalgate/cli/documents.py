@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evalgate.cli import console, governance
+from evalgate.cli.compile import compile_suite
 from evalgate.cli.profile_log import profile_log
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ Out = Annotated[
     Path | None, typer.Option(help="Write to this file, which must not be there yet; else print.", show_default=False)
 ]
 Ref = Annotated[str, typer.Argument(help="NAME (newest), NAME@1.0.0, or a YAML file.", show_default=False)]
+
+suite.command("compile")(compile_suite)
 
 
 @suite.command("new")

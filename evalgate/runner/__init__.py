@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evalgate.runner.compile import Made, compile_to
 from evalgate.runner.fit import Fit, fit_suite
 from evalgate.runner.looks import Looks
 from evalgate.runner.plan import Plan, Speed, StreamCost, make_plan
@@ -13,11 +14,13 @@ __all__ = [
     "Bench",
     "Fit",
     "Looks",
+    "Made",
     "Plan",
     "Progress",
     "RunRequest",
     "Speed",
     "StreamCost",
+    "compile_to",
     "fit_suite",
     "make_plan",
     "prepare",

@@ -6,13 +6,14 @@ import dataclasses
 import hashlib
 import struct
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, cast
 
 from evalgate.backends.base import Answer, Backend, Group, TokenizerPort
 from evalgate.records import EngineId, ModelId
 from evalgate.runner.request import Bench
-from evalgate.tasks.haystack import Builder, Haystack
+from evalgate.tasks.haystack import Haystack
 from evalgate.tasks.packing import Stream
+from evalgate.tasks.source import Source
 
 ELSEWHERE = 1_000_000
 """Added to a seed: the haystack that lacks its needles."""
@@ -20,21 +21,24 @@ ELSEWHERE = 1_000_000
 
 def scripted(bench: Bench, control: Literal["oracle", "shuffled"]) -> Bench:
     """A bench that answers without the model: with the right values, or with those of other needles."""
-    builder = _Remembering(bench.builder)
-    backend = _Scripted(bench.backend, builder, shift=control == "shuffled")
-    return dataclasses.replace(bench, builder=builder, backend=backend)
+    source = _Remembering(bench.source)
+    backend = _Scripted(bench.backend, source, shift=control == "shuffled")
+    return dataclasses.replace(bench, source=cast("Source", source), backend=backend)
 
 
 def absent(bench: Bench) -> Bench:
     """A bench that asks the model about needles that are not in the context."""
-    return dataclasses.replace(bench, builder=_Absent(bench.builder))
+    return dataclasses.replace(bench, source=cast("Source", _Absent(bench.source)))
 
 
-class _Wrapped(Builder):
-    """A builder with the suite, wording and streams of another."""
+class _Wrapped:
+    """A source that is another's in all but what it builds."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.__dict__.update(builder.__dict__)
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
 
 
 class _Remembering(_Wrapped):
@@ -43,7 +47,7 @@ class _Remembering(_Wrapped):
     values: dict[str, str]
 
     def build(self, seed: int, stream: Stream) -> Haystack:
-        haystack = super().build(seed, stream)
+        haystack = self._source.build(seed, stream)
         self.values = {probe.trial_id: str(probe.wanted) for probe in haystack.probes}
         return haystack
 
@@ -52,7 +56,7 @@ class _Absent(_Wrapped):
     """Puts the questions of a haystack to the context of another, of the same lengths."""
 
     def build(self, seed: int, stream: Stream) -> Haystack:
-        own, other = super().build(seed, stream), super().build(seed + ELSEWHERE, stream)
+        own, other = self._source.build(seed, stream), self._source.build(seed + ELSEWHERE, stream)
         probes = [
             probe._replace(prompt_sha256=_digest(other.tokens[: other.ends[probe.cell.length]] + probe.tail))
             for probe in own.probes
@@ -63,8 +67,8 @@ class _Absent(_Wrapped):
 class _Scripted:
     """A backend that says what it is told to; all else is the real one's."""
 
-    def __init__(self, backend: Backend, builder: _Remembering, *, shift: bool) -> None:
-        self._backend, self._builder, self._shift = backend, builder, shift
+    def __init__(self, backend: Backend, source: _Remembering, *, shift: bool) -> None:
+        self._backend, self._source, self._shift = backend, source, shift
 
     @property
     def tokenizer(self) -> TokenizerPort:
@@ -87,7 +91,7 @@ class _Scripted:
         return {}
 
     def answer(self, group: Group) -> list[Answer]:
-        ids, values = list(self._builder.values), list(self._builder.values.values())
+        ids, values = list(self._source.values), list(self._source.values.values())
         if self._shift:
             values = [*values[1:], values[0]]
         said = dict(zip(ids, values, strict=True))

@@ -15,10 +15,8 @@ from typing import Any
 from evalgate import __version__
 from evalgate.errors import MismatchError
 from evalgate.gates.schedule import told_schedule
-from evalgate.records import Cell, CorpusId, DocumentId, EngineId, Manifest, ModelId, QuestionsId
+from evalgate.records import Cell, DocumentId, EngineId, Manifest, ModelId
 from evalgate.runner.request import Bench
-from evalgate.tasks.corpus import Corpus
-from evalgate.tasks.items import Items
 from evalgate.tasks.names import GENERATOR_VERSION
 from evalgate.tasks.scoring import SCORER_VERSION
 from evalgate.versioned import Document
@@ -61,12 +59,13 @@ def new_manifest(bench: Bench) -> Manifest:
         model=bench.backend.identity(),
         engine=bench.backend.engine_id(suite.lengths[-1], tuple(suite.arms)),
         generator_version=GENERATOR_VERSION,
-        reserve_tokens=bench.builder.reserve,
-        seed_set=request.seed_set,
+        reserve_tokens=bench.source.reserve,
+        seed_set=bench.source.seed_set,
         seeds=request.seeds,
-        haystacks=request.seeds * len(bench.builder.streams),
-        corpus=_corpus(bench.builder.corpus),
-        questions=_questions(bench.builder.items),
+        haystacks=request.seeds * len(bench.source.streams),
+        corpus=bench.source.corpus_id,
+        questions=bench.source.questions_id,
+        compiled=bench.source.compiled,
         cells=[(*cell,) for cell in suite.cells()],
         data_class=suite.haystack.data_class,
         text=bench.text,
@@ -113,21 +112,6 @@ def differing(old: object, new: object, path: str = "") -> dict[str, tuple[objec
 def now() -> str:
     """UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _corpus(corpus: Corpus | None) -> CorpusId | None:
-    if corpus is None:
-        return None
-    return CorpusId(
-        sha256=corpus.sha256,
-        documents=len(corpus.documents),
-        lines=corpus.lines,
-        distinct_share=round(corpus.distinct_share, 4),
-    )
-
-
-def _questions(items: Items | None) -> QuestionsId | None:
-    return None if items is None else QuestionsId(sha256=items.sha256, questions=len(items.items))
 
 
 def _document(document: Document) -> DocumentId:

@@ -112,12 +112,12 @@ def _cost(stream: Stream, paths: list[str], suite: Suite, tail: int) -> StreamCo
 
 def make_plan(bench: Bench) -> Plan:
     """Work out the plan of ``bench``; nothing is run."""
-    suite, builder = bench.suite, bench.builder
-    tail = builder.wording.tail_tokens + suite.decoding.thinking_tokens + suite.decoding.max_tokens
+    suite, source = bench.suite, bench.source
+    tail = source.tail_tokens + suite.decoding.thinking_tokens + suite.decoding.max_tokens
     paths = check_arms(suite.arms, bench.backend.arms())
     streams = [
         _cost(stream, [paths[arm] for arm in suite.arms if (arm == "isolated") == stream.isolated], suite, tail)
-        for stream in builder.streams
+        for stream in source.streams
     ]
     cells = suite.cells()
     return Plan(
@@ -129,8 +129,8 @@ def make_plan(bench: Bench) -> Plan:
         seeds=bench.request.seeds,
         cells=len(cells),
         trials=len(cells) * bench.request.seeds,
-        reserve_tokens=builder.reserve,
-        needle_tokens=builder.wording.needle_tokens,
+        reserve_tokens=source.reserve,
+        needle_tokens=source.needle_tokens,
         streams=streams,
         prefilled_per_seed=sum(s.prefilled for s in streams),
         asked_per_seed=sum(s.asked for s in streams),

@@ -24,8 +24,8 @@ def probe(bench: Bench, plan: Plan, clock: Callable[[], float] = time.perf_count
 
     def timed(seed: int, cost: StreamCost) -> float:
         started = clock()
-        stream = bench.builder.streams[cost.stream]
-        ask_haystack(bench, bench.builder.build(seed, stream), stream)
+        stream = bench.source.streams[cost.stream]
+        ask_haystack(bench, bench.source.build(seed, stream), stream)
         return clock() - started
 
     shortest = min(plan.streams, key=lambda cost: cost.tokens)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
-from evalgate.backends.base import Backend, check_arms
+from evalgate.backends.base import Backend, TokenizerPort, check_arms
 from evalgate.backends.registry import open_backend
 from evalgate.data_class import DataClass, check_limits
 from evalgate.errors import DoesNotFitError, RefusedError
 from evalgate.gates.profile import Profile, load_profile
 from evalgate.records import AnswerRule, TextRule
 from evalgate.redaction import NOT_KEPT, Redactor
+from evalgate.tasks.compiled import ENDING, Compiled
 from evalgate.tasks.haystack import Builder
+from evalgate.tasks.source import Source
 from evalgate.tasks.suite import Suite, load_suite
 
 BACKEND_LIMITS = {"native": DataClass.RESTRICTED, "hf": DataClass.RESTRICTED}
@@ -71,7 +74,7 @@ class Bench:
     suite: Suite
     profile: Profile
     backend: Backend
-    builder: Builder
+    source: Source
     text: TextRule
     redactor: Redactor
 
@@ -110,18 +113,41 @@ def prepare(request: RunRequest) -> Bench:
             f"suite {suite.ref} asks {longest} tokens, model {request.model} has a window of {backend.window}; {advice}"
         )
     check_arms(suite.arms, backend.arms())
-    builder = Builder(suite, backend.tokenizer, request.seed_set)
-    return Bench(request, suite, profile, backend, builder, _text_rule(suite, request), redactor)
+    source = open_source(request.suite, suite, backend.tokenizer, request.seed_set)
+    return Bench(request, suite, profile, backend, source, _text_rule(suite, request), redactor)
+
+
+def open_source(ref: str, suite: Suite, tokenizer: TokenizerPort, seed_set: str) -> Source:
+    """The haystacks of ``suite``, which ``ref`` named: read from a compiled file, else built.
+
+    Raises RefusedError: compiled for another tokenizer, seed set or room for reasoning.
+    """
+    if not ref.endswith(ENDING):
+        return Builder(suite, tokenizer, seed_set)
+    compiled = Compiled(Path(ref))
+    compiled.check(tokenizer.sha256, seed_set)
+    if compiled.suite.digest != suite.digest:
+        raise RefusedError(
+            f"{ref} was compiled with --thinking-tokens {compiled.suite.decoding.thinking_tokens}, asked for "
+            f"{suite.decoding.thinking_tokens}; compile it anew, or leave the option out"
+        )
+    return compiled
 
 
 def check_seeds(bench: Bench, seeds: int) -> None:
-    """Raise RefusedError where ``seeds`` would ask a cell one of the user's own questions twice."""
-    most = bench.builder.casting.most_seeds
-    if most is not None and seeds > most:
+    """Raise RefusedError where the suite's haystacks do not last for ``seeds``."""
+    most = bench.source.most_seeds
+    if most is None or seeds <= most:
+        return
+    if bench.source.compiled is not None:
         raise RefusedError(
-            f"{seeds} seeds would ask a question twice in one cell, which is no new evidence: the questions of suite "
-            f"{bench.suite.ref} last for {most} seeds; ask at most {most}, or add questions"
+            f"{seeds} seeds are asked, and {bench.request.suite} holds {most}; ask at most {most}, or compile the "
+            "suite with more --seeds"
         )
+    raise RefusedError(
+        f"{seeds} seeds would ask a question twice in one cell, which is no new evidence: the questions of suite "
+        f"{bench.suite.ref} last for {most} seeds; ask at most {most}, or add questions"
+    )
 
 
 def _check_class(suite: Suite, request: RunRequest) -> None:

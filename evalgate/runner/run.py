@@ -41,7 +41,7 @@ def run_suite(
     StorageError (disk), what the backend raises and, with ``looks``, what judging raises.
     """
     check_seeds(bench, bench.request.seeds if looks is None else looks.most_seeds)
-    asked, streams = new_manifest(bench), bench.builder.streams
+    asked, streams = new_manifest(bench), bench.source.streams
     if looks is not None:
         asked = looks.begin(asked, streams)
     folder, manifest = _begin(out, asked)
@@ -73,7 +73,7 @@ def _ask_planned(
 ) -> Progress:
     """Ask every haystack that ``manifest`` plans and ``folder`` lacks; ``before`` is how far this process was."""
     done = folder.done()
-    tasks = list(planned(manifest, bench.builder.streams))
+    tasks = list(planned(manifest, bench.source.streams))
     work = [task for task in tasks if (task.seed, task.stream.index) not in done]
     state = before._replace(done=len(tasks) - len(work), total=len(tasks))
     for task in work:
@@ -96,7 +96,7 @@ def _begin(out: Path, asked: Manifest) -> tuple[RunFolder, Manifest]:
 
 def _run_haystack(bench: Bench, folder: RunFolder, task: Task) -> int:
     """Ask one haystack and commit it; returns the tokens of its prompt."""
-    haystack = bench.builder.build(task.seed, task.stream).only(task.cells)
+    haystack = bench.source.build(task.seed, task.stream).only(task.cells)
     trials = ask_haystack(bench, haystack, task.stream)
     folder.write_part(task.seed, task.stream.index, haystack.contexts, trials)
     return len(haystack.tokens)
@@ -161,7 +161,7 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
     said = cut(answer.text, answer.finish_reason, bench.suite.stops)
     return Trial(
         trial_id=probe.trial_id,
-        context_id=bench.builder.context_id(haystack.seed, stream, probe.cell.length),
+        context_id=bench.source.context_id(haystack.seed, stream, probe.cell.length),
         seed=haystack.seed,
         stream=haystack.stream,
         task=probe.cell.task,
