@@ -185,6 +185,29 @@ class TextRule(_Strict):
         return self.answers if self.days is None else f"{self.answers}, {self.days} days"
 
 
+class Flip(_Strict):
+    """A trial that another scorer judged otherwise."""
+
+    trial_id: str
+    before: str
+    after: str
+
+
+class Rescored(_Strict):
+    """Which run the answers of a rescored run are of."""
+
+    run_id: str
+    scorer: str
+    """Version of the scorer that judged it."""
+    trials_sha256: str
+    """Digest of its ``trials.parquet``."""
+    flips: list[Flip]
+    left: int
+    """Trials that kept their outcome because something was redacted from their answers."""
+    at: str
+    """UTC, ISO 8601."""
+
+
 class Manifest(_Strict):
     """``manifest.json``: full identity of suite x model x profile x backend, and what the run holds."""
 
@@ -216,6 +239,8 @@ class Manifest(_Strict):
     """sha256 of the compiled suite that haystacks were read from; None: they were built."""
     schedule: Schedule | None = None
     """None: every cell is asked every seed."""
+    rescored: Rescored | None = None
+    """None: the scorer judged the answers as they came."""
     data_class: str
     text: TextRule | None = None
     """What became of answers; None in a manifest that does not say: they were kept."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from evalgate.errors import RefusedError
 
-__all__ = ["NOT_KEPT", "REMOVED", "Redactor"]
+__all__ = ["NOT_KEPT", "REMOVED", "Redactor", "is_redacted"]
 
 NOT_KEPT: Final = "[not kept]"
 """Stands for a text that was never written."""
@@ -87,6 +87,14 @@ class Redactor:
         for rule in self._rules:
             text = "".join(_replaced(text, rule, made_up, numbers))
         return text
+
+
+_MARK = re.compile(r"\[(?:secret|email|card|phone|redacted) \d+\]")
+
+
+def is_redacted(text: str) -> bool:
+    """Whether :class:`Redactor` may have replaced something in ``text``."""
+    return _MARK.search(text) is not None
 
 
 def _replaced(

@@ -9,7 +9,7 @@ from evalgate.gates.cell_names import name_cells
 from evalgate.gates.finding import listed
 from evalgate.gates.validity import exceeds
 from evalgate.gates.verdict import CellVerdict, Churn, Floor, Notice
-from evalgate.records import Manifest, Outcome
+from evalgate.records import Manifest, Outcome, Rescored
 from evalgate.stats import exact
 
 
@@ -20,6 +20,8 @@ def give_notices(case: Case, cells: Sequence[CellVerdict], floor: Floor, churn: 
 
 def _notices(case: Case, cells: Sequence[CellVerdict], floor: Floor, churn: Churn | None) -> Iterator[tuple[str, str]]:
     yield from _approval_notices(case)
+    if case.run.manifest.rescored is not None:
+        yield "rescored", _rescored(case.run.manifest.rescored, case.run.manifest.versions.get("scorer", "1"))
     if floor.status == "not-judged":
         yield "floor-not-judged", f"whether the set-up can retrieve at all was not judged: {floor.detail}"
     if churn is not None:
@@ -38,6 +40,14 @@ def _approval_notices(case: Case) -> Iterator[tuple[str, str]]:
             what = f"{document.ref} is weaker than the version before it ({'; '.join(shown.changes)})"
             who = f"approved by {document.approver}: {document.reason}"
             yield code, f"{what}, {who}; on run {shown.run} ({shown.verdict}: {shown.status})"
+
+
+def _rescored(origin: Rescored, scorer: str) -> str:
+    left = f"; {origin.left} answers were redacted and keep their outcome" if origin.left else ""
+    return (
+        f"answers of run {origin.run_id[:12]} were judged anew by scorer {scorer} (first by {origin.scorer}): "
+        f"{len(origin.flips)} outcomes flipped{left}"
+    )
 
 
 def _baseline_notices(own: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:

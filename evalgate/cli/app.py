@@ -21,6 +21,7 @@ from evalgate.cli.demo import demo
 from evalgate.cli.doctor import doctor
 from evalgate.cli.gate import gate
 from evalgate.cli.report import report
+from evalgate.cli.rescore import rescore
 from evalgate.cli.run import run
 from evalgate.cli.schema import schema
 from evalgate.cli.start import INTERRUPTED
@@ -70,6 +71,7 @@ app.command()(report)
 app.command()(check)
 app.command()(sweep)
 app.command()(audit)
+app.command()(rescore)
 app.command()(state)
 app.command()(schema)
 app.add_typer(documents.suite, name="suite")

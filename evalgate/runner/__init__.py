@@ -8,6 +8,7 @@ from evalgate.runner.looks import Looks
 from evalgate.runner.plan import Plan, Speed, StreamCost, make_plan
 from evalgate.runner.probe import probe
 from evalgate.runner.request import Bench, RunRequest, prepare
+from evalgate.runner.rescore import Rescoring, rescore, write_rescored
 from evalgate.runner.run import Progress, run_suite
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Made",
     "Plan",
     "Progress",
+    "Rescoring",
     "RunRequest",
     "Speed",
     "StreamCost",
@@ -25,5 +27,7 @@ __all__ = [
     "make_plan",
     "prepare",
     "probe",
+    "rescore",
     "run_suite",
+    "write_rescored",
 ]
