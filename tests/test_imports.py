@@ -40,6 +40,7 @@ DOWN: dict[str, set[str]] = {
     "reports": {"gates", "stats", "store", "disk"},
     "backends": {"engine"},
     "runner": {"tasks", "backends", "gates", "store", "versioned", "redaction"},
+    "lm_eval_tasks": {"backends", "runner", "tasks"},
     "doctor": {"tasks", "backends", "kernels", "gates", "store", "disk", "versioned"},
     "cli": {"runner", "doctor", "kernels", "gates", "reports", "tasks", "store", "disk", "versioned", "release"},
     "__main__": {"cli"},
@@ -49,13 +50,13 @@ DOWN: dict[str, set[str]] = {
 # Import name -> the parts that may use it.
 HOMES: dict[str, set[str]] = {
     "cryptography": {"gates"},
-    "datasets": {"tasks"},
+    "datasets": {"tasks", "lm_eval_tasks"},
     "fla": {"kernels"},
     "httpx": {"backends"},
     "huggingface_hub": {"backends"},
     "jinja2": {"reports"},
     "junitparser": {"gates"},
-    "lm_eval": {"backends", "tasks"},
+    "lm_eval": {"lm_eval_tasks"},
     "markupsafe": {"reports"},
     "numpy": {"kernels", "engine", "backends", "stats", "tasks", "runner"},
     "pandas": {"runner"},

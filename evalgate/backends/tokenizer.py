@@ -52,6 +52,10 @@ class ModelTokenizer:
         """Text without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def decode_whole(self, ids: Sequence[int]) -> str:
+        """Text with special tokens, to the last blank."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def render_chat(self, user_content: str = "", system: str | None = None) -> ChatPieces:
         """The chat template around one user message, with the generation prompt; ``system`` is a message before it.
 
