@@ -239,6 +239,8 @@ class Manifest(_Strict):
     """sha256 of the compiled suite that haystacks were read from; None: they were built."""
     schedule: Schedule | None = None
     """None: every cell is asked every seed."""
+    packages: dict[str, str] = Field(default_factory=dict)
+    """Other packages that tasks and haystack are of -> their versions."""
     rescored: Rescored | None = None
     """None: the scorer judged the answers as they came."""
     data_class: str

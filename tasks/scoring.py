@@ -11,6 +11,7 @@ import unicodedata
 
 from evalgate.records import Outcome
 from evalgate.tasks.finding import FINDERS, bare
+from evalgate.tasks.plugins import plugin
 from evalgate.tasks.reasoning import is_open, spoken_from
 from evalgate.tasks.wanted import Wanted
 
@@ -73,6 +74,10 @@ def _right(text: str, wanted: Wanted) -> bool:
         return not FINDERS["number"](text) and _REFUSAL.search(text) is not None
     if wanted.scorer == "text":
         return any(_says(text, reference) for reference in wanted.values)
+    if wanted.scorer not in FINDERS:
+        own = plugin("scorers", wanted.scorer)
+        assert own is not None, "checked as it was read"
+        return own.value(text, wanted.values) is True
     return FINDERS[wanted.scorer](text) == {normalise(value) for value in wanted.values}
 
 

@@ -13,12 +13,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from evalgate.data_class import DataClass
-from evalgate.errors import UnknownNameError
+from evalgate.errors import UnknownNameError, UnsupportedError, nearest
 from evalgate.records import Cell
-from evalgate.tasks.corpus import Corpus, from_dataset, from_folder
+from evalgate.tasks.corpus import Corpus, corpus_of, from_dataset, from_folder
+from evalgate.tasks.families import FAMILIES
 from evalgate.tasks.items import Items, read_items
 from evalgate.tasks.phrases import Language
 from evalgate.tasks.placement import Grid, Placement, Uniform
+from evalgate.tasks.plugins import Plugin, plugin, plugin_names
 from evalgate.tasks.registers import RegisterName
 from evalgate.tasks.task import Task
 from evalgate.versioned import Document, Library
@@ -30,7 +32,7 @@ def _tasks(names: list[str]) -> list[str]:
     for name in names:
         try:
             Task(name)
-        except (UnknownNameError, ValueError) as error:
+        except (UnknownNameError, UnsupportedError, ValueError) as error:
             raise ValueError(str(error)) from error
     return _distinct(names)
 
@@ -113,7 +115,28 @@ class Dataset(_Documents):
         return from_dataset(self.path, self.split, self.column)
 
 
-Haystack = Annotated[Grammar | Folder | Dataset, Field(discriminator="source")]
+class Source(_Documents):
+    """Filler is what an installed package gives."""
+
+    source: Literal["package"]
+    name: str
+    """Of its entry point in group ``evalgate.haystacks``: called with the options, it gives documents."""
+    options: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+    def read(self) -> Corpus:
+        """The documents; raises UnknownNameError or UnsupportedError where no package gives them."""
+        found = plugin("haystacks", self.name)
+        if found is None:
+            raise UnknownNameError(f"unknown haystack {self.name!r}{nearest(self.name, plugin_names('haystacks'))}")
+        where = f"haystack {self.name!r} of package {found.package}"
+        try:
+            texts = [str(text) for text in found.value(**self.options)]
+        except Exception as error:  # another package's code may raise anything
+            raise UnsupportedError(f"{where} gave no documents ({error!r}); check its options") from error
+        return corpus_of(texts, where)
+
+
+Haystack = Annotated[Grammar | Folder | Dataset | Source, Field(discriminator="source")]
 
 
 class Questions(_Section):
@@ -195,6 +218,15 @@ class Suite(Document):
         return self.model_copy(update={"decoding": self.decoding.model_copy(update={"thinking_tokens": tokens})})
 
     @property
+    def packages(self) -> dict[str, str]:
+        """Other packages that its tasks and its haystack are of -> their versions."""
+        families = {Task(task).family.name for task in self.tasks}
+        names = [plugin("families", name) for name in sorted(families - FAMILIES.keys())]
+        if isinstance(self.haystack, Source):
+            names.append(plugin("haystacks", self.haystack.name))
+        return {found.package: found.version for found in names if isinstance(found, Plugin)}
+
+    @property
     def own_tasks(self) -> list[str]:
         """Tasks that ask the user's own questions."""
         return [task for task in self.tasks if Task(task).family.own_items]
@@ -227,7 +259,10 @@ def load_suite(ref: str) -> Suite:
         from evalgate.tasks.compiled import Compiled
 
         return Compiled(Path(ref)).suite
-    return LIBRARY.load(Suite, ref)
+    name = ref.partition("@")[0]
+    given = None if name in LIBRARY.names() or "/" in ref else plugin("suites", name)
+    library = LIBRARY if given is None else Library("suite", Path(str(given.value)))
+    return library.load(Suite, ref)
 
 
 def band_of(depth: float, bands: dict[str, tuple[float, float]]) -> str:

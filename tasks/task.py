@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import get_args
 
-from evalgate.errors import UnknownNameError, nearest
+from evalgate.errors import UnknownNameError, UnsupportedError, nearest
 from evalgate.tasks.families import FAMILIES, Family
+from evalgate.tasks.plugins import plugin, plugin_names
 from evalgate.tasks.registers import RegisterName
 
 TASK_PATTERN = re.compile(r"^([a-z_]+)(?:@([1-9]\d*))?(?:\+([a-z]+))?$")
@@ -32,14 +33,33 @@ RULER: dict[str, str] = {
 """Name of a configuration -> the task that it is here: the same kind, with depth under control."""
 
 
+def find_family(name: str) -> Family | None:
+    """A family of evalgate, else of an installed package; None: neither has it.
+
+    Raises UnsupportedError for a package's that is no family, or calls itself otherwise.
+    """
+    if name in FAMILIES:
+        return FAMILIES[name]
+    found = plugin("families", name)
+    if found is None:
+        return None
+    family = found.value() if isinstance(found.value, type) else found.value
+    if not isinstance(family, Family) or family.name != name:
+        raise UnsupportedError(
+            f"families {name!r} of package {found.package}: expected a Family of that name, found {found.value!r}"
+        )
+    return family
+
+
 class Task:
     """One entry of a suite's tasks.  Raises UnknownNameError, or ValueError for a rung that the family lacks."""
 
     def __init__(self, name: str) -> None:
         match = TASK_PATTERN.match(RULER.get(name, name))
-        family = FAMILIES.get(match[1]) if match else None
+        family = find_family(match[1]) if match else None
         if match is None or family is None:
-            raise UnknownNameError(f"unknown task {name!r}{nearest(name.partition('@')[0], [*FAMILIES, *RULER])}")
+            known = [*FAMILIES, *RULER, *plugin_names("families")]
+            raise UnknownNameError(f"unknown task {name!r}{nearest(name.partition('@')[0], known)}")
         if match[3] not in (None, *get_args(RegisterName)):
             raise UnknownNameError(f"unknown register {match[3]!r}{nearest(match[3], list(get_args(RegisterName)))}")
         if match[3] and family.own_filler:

@@ -67,8 +67,8 @@ class Phrases:
     """Last touch to a sentence, such as particles that depend on the sound before them."""
 
     def say(self, template: str, slots: Slots) -> str:
-        """The sentence of ``template``."""
-        return self.polish(self.templates[template].format_map(self._fill(slots)))
+        """The sentence of ``template``: a name, or the template itself, which has a blank."""
+        return self.polish(self._template(template).format_map(self._fill(slots)))
 
     def name(self, key: Key) -> str:
         """A key in words."""
@@ -81,7 +81,7 @@ class Phrases:
 
     def variants(self, template: str, base: Slots) -> list[tuple[int, list[str]]]:
         """For each slot of ``template``: how often it stands there, and the sentence with each of its fillings."""
-        named = [name for _, name, _, _ in string.Formatter().parse(self.templates[template]) if name is not None]
+        named = [name for _, name, _, _ in string.Formatter().parse(self._template(template)) if name is not None]
         out = []
         for name in dict.fromkeys(named):
             count = named.count(name) * (len(base.keys) if name == "keys" else 1)
@@ -90,6 +90,9 @@ class Phrases:
                 for changes in self._fillings(name, base)
             ]
         return out
+
+    def _template(self, template: str) -> str:
+        return template if " " in template else self.templates[template]
 
     def _fill(self, slots: Slots) -> dict[str, str]:
         names = [self.article + self.name(key) for key in slots.keys]
