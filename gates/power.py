@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 from typing import NamedTuple
@@ -9,9 +11,11 @@ from typing import NamedTuple
 from evalgate.errors import InvalidDocumentError
 from evalgate.gates.plan import CellPlan, first_seeds, plan
 from evalgate.gates.policy import Policy
-from evalgate.stats import chances
+from evalgate.stats import binom_sf, chances
 
 TRUE_RECALLS = (0.85, 0.9, 0.95, 0.99)
+DETECTED = 0.8
+"""Chance at which a drop counts as one that a policy detects."""
 
 
 class RulePower(NamedTuple):
@@ -41,6 +45,28 @@ class RulePower(NamedTuple):
     """Breaks against a baseline that a PASS allows at every look; None: no number does."""
 
     @property
+    def detected(self) -> float | None:
+        """The highest true recall, to a thousandth, that blocks with a chance of ``DETECTED``; None: none does."""
+
+        def blocks(thousandths: int) -> bool:
+            return chances(self.looks, self.pass_at, self.block_at, thousandths / 1000).blocks >= DETECTED
+
+        found = bisect_left(range(1001), True, key=lambda missing: blocks(1000 - missing))
+        return None if found > 1000 else (1000 - found) / 1000
+
+    @property
+    def detected_lost(self) -> float | None:
+        """The smallest share of a baseline's answers, to a thousandth, whose loss keeps PASS away at the last look.
+
+        With a chance of ``DETECTED``; None: no cell passes against a baseline.
+        """
+        most = self.breaks_at[-1]
+        if most is None:
+            return None
+        found = bisect_left(range(1001), True, key=lambda lost: binom_sf(most + 1, self.n, lost / 1000) >= DETECTED)
+        return found / 1000
+
+    @property
     def first(self) -> dict[str, int | None]:
         """Verdict -> seeds of the first look that can give it; None: none can, as a guard never passes."""
         against = [None if k is None else breaks for k, breaks in zip(self.pass_at, self.breaks_at, strict=True)]
@@ -61,18 +87,20 @@ class RulePower(NamedTuple):
         return _words(self.block_at)
 
 
-def power(policy: Policy) -> list[RulePower]:
+def power(policy: Policy, recalls: Sequence[float] = TRUE_RECALLS) -> list[RulePower]:
     """Return what each kind of cell of ``policy`` can decide, in the order of the document.
+
+    ``recalls`` are the true recalls whose fate is told.
 
     Raises InvalidDocumentError: a bar that no outcome reaches at the policy's seed count.
     """
     kinds: dict[tuple[str, float, Fraction], list[CellPlan]] = {}
     for planned in plan(policy):
         kinds.setdefault((planned.rule.tier, planned.rule.min, planned.margin), []).append(planned)
-    return [_power(policy, alike) for alike in kinds.values()]
+    return [_power(policy, alike, recalls) for alike in kinds.values()]
 
 
-def expected_haystacks(policy: Policy) -> dict[float, float]:
+def expected_haystacks(policy: Policy, recalls: Sequence[float] = TRUE_RECALLS) -> dict[float, float]:
     """True recall of every cell -> haystacks per stream that `check` draws on average, by the bars alone.
 
     Cells are taken as independent and a haystack is drawn while any primary cell is open; a baseline's break bound
@@ -81,7 +109,7 @@ def expected_haystacks(policy: Policy) -> dict[float, float]:
     steps = list(zip([0, *policy.looks], policy.looks, strict=False))
     kinds = [row for row in power(policy) if row.tier == "primary"]
     expected = {}
-    for true in TRUE_RECALLS:
+    for true in recalls:
         decided = [(chances(row.looks, row.pass_at, row.block_at, true).decided, row.cells) for row in kinds]
         closed = [0.0, *(prod(by[j] ** cells for by, cells in decided) for j in range(len(policy.looks)))]
         drawn = sum((n - before) * (1 - by) for (before, n), by in zip(steps, closed, strict=False))
@@ -89,7 +117,7 @@ def expected_haystacks(policy: Policy) -> dict[float, float]:
     return expected
 
 
-def _power(policy: Policy, alike: list[CellPlan]) -> RulePower:
+def _power(policy: Policy, alike: list[CellPlan], recalls: Sequence[float]) -> RulePower:
     planned = alike[0]
     looks, bar, bounds = planned.looks, planned.rule.min, planned.bounds
     pass_at, block_at = tuple(at.pass_min for at in bounds), tuple(at.block_max for at in bounds)
@@ -98,7 +126,7 @@ def _power(policy: Policy, alike: list[CellPlan]) -> RulePower:
             f"policy {policy.ref}: {planned.cell} can never pass: at {looks[-1]} seeds not even {looks[-1]}/{looks[-1]}"
             f" shows a recall of {bar}; raise looks, lower min, or raise alpha.pass"
         )
-    fates = {true: chances(looks, pass_at, block_at, true) for true in TRUE_RECALLS}
+    fates = {true: chances(looks, pass_at, block_at, true) for true in recalls}
     return RulePower(
         tier=planned.rule.tier,
         bar=bar,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,8 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from evalgate.errors import ExitCode
+from evalgate.gates.policy import load_policy
+from evalgate.gates.power import power
 from evalgate.runner import Bench, Plan, RunRequest, make_plan, prepare, probe
 from evalgate.runner.probe import LIMIT_S
+from evalgate.stats import binom_sf, chances
 from evalgate.tasks.suite import load_suite
 
 
@@ -96,6 +101,42 @@ def test_estimate_says_what_it_was_measured_on(evalgate: Callable[..., Any]) -> 
 
     told = r"estimate: \d+ s at [\d,]+ tokens/s \(the median of \d haystacks? of stream \d, 1,\d\d\d tokens each"
     assert re.search(told, ended.out)
+
+
+def test_a_given_rate_and_recalls_are_reckoned_with(evalgate: Callable[..., Any]) -> None:
+    """Nothing is measured; the chances are those of the recalls that were asked, and the window is the model's."""
+    words = ("run", "smoke", "--model", "builtin:hybrid", "--seeds", "2", "--plan", "--rate", "1000")
+    body = json.loads(evalgate(*words, "--policy", "smoke", "--recall", "0.97", "--recall", "0.5", "--json").out)
+    told = evalgate(*words).out
+
+    assert body["seconds"] == pytest.approx(body["tokens"] / 1000)
+    assert body["forks_per_seed"] == body["cells"] == 9
+    assert body["window"] == 1_048_576
+    assert body["longest"] == 1024
+    assert body["speed"] is None
+    assert set(body["power"][0]["passes"]) == {"0.97", "0.5"}
+    assert "s at the given 1,000 tokens/s" in told
+    for more, said in (
+        (("--rate", "0"), "expected tokens per second"),
+        (("--recall", "0.9"), "name it as --policy"),
+        (("--policy", "smoke", "--recall", "1.5"), "expected a share"),
+    ):
+        ended = evalgate(*words[:-2], *more)
+        assert ended.code == ExitCode.REFUSED
+        assert said in ended.err
+    assert "go with --plan" in evalgate(*words[:6], "--rate", "5", "--out", "x").err
+
+
+def test_the_smallest_drop_is_one_that_is_detected() -> None:
+    """Four times in five at it, less often above it; against a baseline by the binomial tail of lost answers."""
+    for row in power(load_policy("serving-default")):
+        assert row.detected is not None
+        assert row.detected_lost is not None
+        assert row.breaks_at[-1] is not None
+        for recall, often in ((row.detected, True), (row.detected + 0.001, False)):
+            assert (chances(row.looks, row.pass_at, row.block_at, recall).blocks >= 0.8) == often
+        for lost, often in ((row.detected_lost, True), (row.detected_lost - 0.001, False)):
+            assert (binom_sf(row.breaks_at[-1] + 1, row.n, lost) >= 0.8) == often
 
 
 def test_twelve_tasks_at_six_lengths_cost_a_twentieth(tmp_path: Path) -> None:

@@ -114,6 +114,10 @@ class Backend(Protocol):
     def window(self) -> int:
         """Most tokens that a prompt and its answer may have."""
 
+    @property
+    def model_window(self) -> int | None:
+        """Most tokens that the model was made for, whatever was asked of this backend; None: it does not say."""
+
     def identity(self) -> ModelId:
         """Which weights and tokenizer."""
 

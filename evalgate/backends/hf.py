@@ -45,6 +45,7 @@ class HfBackend:
         if max_tokens is not None and limit is not None and max_tokens > limit:
             raise DoesNotFitError(f"{max_tokens} tokens asked for, at most {limit} fit (the model's window)")
         self._window = max_tokens or limit or 2**31
+        self._limit: int | None = limit
         self._identity = ModelId(
             name=model,
             architecture=type(self._model).__name__,
@@ -60,6 +61,11 @@ class HfBackend:
     def window(self) -> int:
         """Most tokens that a prompt and its answer may have."""
         return int(self._window)
+
+    @property
+    def model_window(self) -> int | None:
+        """Most tokens that the model was made for; None where its config does not say."""
+        return self._limit
 
     def identity(self) -> ModelId:
         """Which weights and tokenizer."""

@@ -77,6 +77,11 @@ class NativeBackend:
         """Most tokens that a prompt and its answer may have."""
         return self._llm.window
 
+    @property
+    def model_window(self) -> int:
+        """Most tokens that the model was made for."""
+        return self._llm.config.window
+
     def identity(self) -> ModelId:
         """Which weights and tokenizer."""
         return self._identity

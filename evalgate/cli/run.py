@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from evalgate.cli import console
+from evalgate.cli.plan import show_plan
 from evalgate.data_class import DataClass
 from evalgate.errors import RefusedError
 
 if TYPE_CHECKING:
-    from evalgate.runner import Bench, Looks, Plan, Progress, RunRequest
+    from evalgate.runner import Looks, Progress, RunRequest
 
 Suite = Annotated[str, typer.Argument(help="Suite: NAME (newest), NAME@1.0.0, or a YAML file.", show_default=False)]
 Model = Annotated[str, typer.Option(help="builtin:hybrid, builtin:mostly-attention, a checkpoint folder, or a hub id.")]
@@ -63,6 +64,13 @@ def run(
     device: Device = "cpu",
     plan: Annotated[bool, typer.Option("--plan", help="Only print tokens, time, memory and P(PASS).")] = False,
     policy: Annotated[str | None, typer.Option(help="With --plan: the policy whose chances are printed.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="With --plan: tokens per second to reckon with, instead of a short measurement."),
+    ] = None,
+    recall: Annotated[
+        list[float] | None, typer.Option(help="With --policy: a true recall whose chances are told; may be repeated.")
+    ] = None,
     backend_limit: BackendLimit = None,
     store_limit: StoreLimit = DataClass.INTERNAL,
     answers: Answers = None,
@@ -76,6 +84,8 @@ def run(
 
     if policy is not None and not plan:
         raise RefusedError("--policy goes with --plan; judge a finished run with `evalgate gate RUN --policy ...`")
+    if not plan and (rate is not None or recall):
+        raise RefusedError("--rate and --recall go with --plan")
     if seeds is None:
         seeds = 100 if policy is None else _seeds_of(policy)
     request = RunRequest(
@@ -95,7 +105,7 @@ def run(
         thinking_tokens=thinking_tokens,
     )
     if plan:
-        _show_plan(request, policy, json=json)
+        show_plan(request, policy, rate=rate, recalls=recall, json=json)
         return
     if out is None:
         raise RefusedError("--out is missing: name the run folder to write, such as --out runs/first")
@@ -187,58 +197,3 @@ def progress(title: str, unit: str = "haystacks") -> Iterator[Callable[[Progress
 
     with bar:
         yield report
-
-
-def _show_plan(request: RunRequest, policy: str | None, *, json: bool) -> None:
-    from dataclasses import asdict, replace
-
-    from evalgate.gates.policy import load_policy
-    from evalgate.gates.power import expected_haystacks, power
-    from evalgate.runner import make_plan, prepare, probe
-
-    rules = None if policy is None else load_policy(policy)
-    bench: Bench = prepare(request)
-    plan = make_plan(bench)
-    plan = replace(plan, speed=probe(bench, plan))
-    chances = [] if rules is None else power(rules)
-    drawn = {} if rules is None else expected_haystacks(rules)
-    if json:
-        derived = {"tokens": plan.tokens, "seconds": plan.seconds, "saving": plan.saving, "expected_haystacks": drawn}
-        console.emit(asdict(plan) | derived | {"power": [chance._asdict() for chance in chances]})
-        return
-    console.say(*_plan_lines(plan))
-    for chance in chances:
-        passes = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.passes.items())
-        blocks = ", ".join(f"{recall:.2f}: {p:.3f}" for recall, p in chance.blocks.items())
-        console.say(
-            f"{chance.cells} {chance.tier} cells, bar {chance.bar}, n {'/'.join(map(str, chance.looks))}: "
-            f"PASS at k >= {chance.pass_words}, BLOCK at k <= {chance.block_words}",
-            f"  P(PASS) of one cell at true recall {passes}",
-            f"  P(BLOCK) of one cell at true recall {blocks}",
-        )
-    if rules is not None and len(rules.looks) > 1:
-        told = ", ".join(f"{recall:.2f}: {count:,.0f}" for recall, count in drawn.items())
-        console.say(
-            f"`evalgate check` draws on average, of {rules.looks[-1]} haystacks per stream, at true recall {told}"
-        )
-
-
-def _plan_lines(plan: Plan) -> list[str]:
-    session = ", ".join(f"{name} {count:,}" for name, count in plan.bytes_per_session.items())
-    seconds, speed = plan.seconds, plan.speed
-    lines = [f"{plan.suite} · {plan.model} · {plan.profile} · {plan.backend} {plan.arm_paths}"]
-    lines += [
-        f"  stream {s.stream}: {s.prefilled:,} tokens prefilled, at most {s.asked:,} asked: {', '.join(s.entries)}"
-        for s in plan.streams
-    ]
-    lines += [
-        f"  {plan.seeds} seeds, {plan.cells} cells, {plan.trials:,} trials, {plan.tokens:,} tokens at most",
-        f"  one prompt per trial would take {plan.one_by_one_per_seed * plan.seeds:,} tokens: {plan.saving:.1f}x",
-        f"  bytes per session: {session}",
-    ]
-    if seconds is not None and speed is not None:
-        plural = "s" if speed.haystacks > 1 else ""
-        measured = f"{speed.haystacks} haystack{plural} of stream {speed.stream}, {speed.tokens:,} tokens each"
-        rate = f"{speed.tokens_per_second:,.0f} tokens/s"
-        lines.append(f"  estimate: {seconds:,.0f} s at {rate} (the median of {measured}, on this machine just now)")
-    return lines

@@ -78,6 +78,10 @@ class _Scripted:
     def window(self) -> int:
         return self._backend.window
 
+    @property
+    def model_window(self) -> int | None:
+        return self._backend.model_window
+
     def identity(self) -> ModelId:
         return self._backend.identity()
 

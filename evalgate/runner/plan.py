@@ -59,9 +59,17 @@ class Plan:
     prefilled_per_seed: int
     asked_per_seed: int
     one_by_one_per_seed: int
+    forks_per_seed: int
+    """Sessions that go on from a context that is there; 0 where a backend cannot."""
+    longest: int
+    """Tokens of the longest prompt and answer."""
+    window: int | None
+    """Tokens that the model was made for; None: it does not say."""
     bytes_per_session: dict[str, int]
     speed: Speed | None = None
     """None where nothing was measured."""
+    rate: float | None = None
+    """Tokens per second as they were given; None: they were measured, if at all."""
 
     @property
     def tokens(self) -> int:
@@ -70,8 +78,9 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated wall time; None where nothing was measured."""
-        return None if self.speed is None else self.tokens / self.speed.tokens_per_second
+        """Estimated wall time; None where no rate is known."""
+        rate = self.rate if self.speed is None else self.speed.tokens_per_second
+        return None if rate is None else self.tokens / rate
 
     @property
     def saving(self) -> float:
@@ -135,5 +144,8 @@ def make_plan(bench: Bench) -> Plan:
         prefilled_per_seed=sum(s.prefilled for s in streams),
         asked_per_seed=sum(s.asked for s in streams),
         one_by_one_per_seed=sum(cell.length for cell in cells),
+        forks_per_seed=sum(paths[cell.arm] == "fork" for cell in cells),
+        longest=suite.lengths[-1],
+        window=bench.backend.model_window,
         bytes_per_session=bench.backend.engine_id(suite.lengths[-1], tuple(suite.arms)).bytes_per_session,
     )
