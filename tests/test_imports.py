@@ -40,7 +40,7 @@ DOWN: dict[str, set[str]] = {
     "reports": {"gates", "stats", "store", "disk"},
     "backends": {"engine"},
     "runner": {"tasks", "backends", "gates", "store", "versioned", "redaction"},
-    "lm_eval_tasks": {"backends", "runner", "tasks"},
+    "lm_eval_tasks": {"backends", "gates", "kernels", "runner", "tasks"},
     "doctor": {"tasks", "backends", "kernels", "gates", "store", "disk", "versioned"},
     "cli": {"runner", "doctor", "kernels", "gates", "reports", "tasks", "store", "disk", "versioned", "release"},
     "__main__": {"cli"},

@@ -12,7 +12,7 @@ from evalgate.backends.models import find_model
 from evalgate.backends.paths import cold, odd_cuts, resumed, warm
 from evalgate.backends.settings import Sections, parse_settings
 from evalgate.backends.tokenizer import ModelTokenizer
-from evalgate.engine.llm import DTYPES, GRID, LLM, DtypeName
+from evalgate.engine.llm import DTYPES, GRID, LLM, DtypeName, TailScore
 from evalgate.engine.loader import load_checkpoint
 from evalgate.engine.request import Request, Result
 from evalgate.engine.session import Session
@@ -139,6 +139,22 @@ class NativeBackend:
         finally:
             self._llm.release(parent)
         return answers
+
+    def score(self, context: list[int], continuations: list[list[int]]) -> list[TailScore]:
+        """How likely each continuation is after ``context``, which is taken in once.
+
+        The profile acts where a question of a haystack would go on: at the last grid position before the context's end.
+        Raises DoesNotFitError.
+        """
+        start = _grid(len(context) - 1)
+        self._llm.check_fits(len(context) + max(map(len, continuations)))
+        parent = self._llm.start()
+        try:
+            self._extend(parent, context[:start])
+            tails = [context[start:] + continuation for continuation in continuations]
+            return self._llm.score_tails(parent, tails, [len(continuation) for continuation in continuations])
+        finally:
+            self._llm.release(parent)
 
     def _answer_alone(self, group: Group, ask: Ask, batch: Sequence[Question]) -> list[Answer]:
         """Questions as whole prompts, by the way that the arm names."""

@@ -56,6 +56,28 @@ class ModelTokenizer:
         """Text with special tokens, to the last blank."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
+    def render_messages(self, messages: list[dict[str, str]], *, answer: bool = True) -> str:
+        """A whole conversation by the chat template; with ``answer`` up to where the next answer begins."""
+        if not self._tokenizer.chat_template:
+            raise UnsupportedError("the tokenizer has no chat template; ask without one")
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=answer, continue_final_message=not answer
+            )
+        )
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template itself; None: there is none."""
+        return self._tokenizer.chat_template or None
+
+    @property
+    def first_id(self) -> int | None:
+        """The token that begins a text: BOS, else EOS; None: the tokenizer has neither."""
+        bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        found = eos if bos is None else bos
+        return None if found is None else int(found)
+
     def render_chat(self, user_content: str = "", system: str | None = None) -> ChatPieces:
         """The chat template around one user message, with the generation prompt; ``system`` is a message before it.
 

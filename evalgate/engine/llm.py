@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +42,15 @@ GRID = CHUNK
 """Tokens between two positions at which a session may be forked or its state compressed."""
 LOGPROB_ROWS = 512
 """Positions whose logits exist at a time."""
+
+
+class TailScore(NamedTuple):
+    """How likely a text is after what comes before it."""
+
+    logprob: float
+    """Natural logarithm, summed over its tokens."""
+    greedy: bool
+    """Whether it is what greedy decoding would write."""
 
 
 class LLM:
@@ -330,6 +339,28 @@ class LLM:
             return torch.cat(found)
         finally:
             self.release(session)
+
+    @torch.inference_mode()
+    def score_tails(self, parent: Session, tails: Sequence[Sequence[int]], scored: Sequence[int]) -> list[TailScore]:
+        """Take ``tails`` in on forks of ``parent``, and score the last ``scored`` tokens of each.
+
+        What a profile does to a fork is done before the tail.  A tail has more tokens than are scored of it, as the
+        first that is scored needs one before it.
+        """
+        self.check_fits(parent.tokens + max(map(len, tails)))
+        found = []
+        for tail, count in zip(tails, scored, strict=True):
+            assert 0 < count < len(tail), f"of a tail of {len(tail)} tokens {count} cannot be scored"
+            (fork,) = self.fork(parent)
+            try:
+                hidden = torch.cat(list(self.runner.hidden(fork, tail[:-1])))[-count:]
+                logprobs = self.model.logits(hidden).log_softmax(dim=-1)
+            finally:
+                self.release(fork)
+            targets = torch.tensor(tail[-count:], dtype=torch.int64, device=self.device.place)
+            own = logprobs.gather(1, targets[:, None])[:, 0]
+            found.append(TailScore(float(own.sum()), bool((logprobs.argmax(dim=-1) == targets).all())))
+        return found
 
     def release(self, *sessions: Session) -> None:
         """Give back what sessions hold; a session may be released twice."""
