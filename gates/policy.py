@@ -21,7 +21,7 @@ from evalgate.records import AnswerRule, Cell, DocumentId
 from evalgate.versioned import Document, Library, parse, parse_yaml
 
 SUITE_PATTERN = r"^[a-z0-9][a-z0-9.-]*@(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$"
-TASK_PATTERN = r"^[a-z][a-z0-9_-]*(@[a-z0-9.-]+)?(\+[a-z]+)?$"
+TASK_PATTERN = r"^([a-z][a-z0-9_-]*(@[a-z0-9.-]+)?(\+[a-z]+)?|lm_eval:[\w.-]+)$"
 WORD_PATTERN = r"^[a-z][a-z0-9_-]*$"
 
 H = TypeVar("H", bound=Hashable)

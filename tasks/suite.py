@@ -5,6 +5,7 @@ A suite knows no model, no tokenizer and no threshold.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.resources
 import itertools
 from pathlib import Path
@@ -179,6 +180,25 @@ class Prompting(_Section):
     """The beginning of the answer, given and never scored."""
 
 
+GUARD = "lm_eval:"
+"""Before a task of lm-eval: what its cell is called."""
+GUARD_SCORER = "lm_eval"
+"""What judged a guard's trial: the task's own metric."""
+
+
+class Guarding(_Section):
+    """Tasks of lm-evaluation-harness that are asked beside the needles, each as the cell ``lm_eval:TASK``."""
+
+    tasks: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), AfterValidator(_distinct)]
+    include_path: str | None = None
+    """A folder of tasks of your own."""
+    num_fewshot: int = Field(default=0, ge=0, le=64)
+    chat: bool = False
+    """Whether they are asked through the model's chat template."""
+    metric: str | None = None
+    """Which of a task's metrics counts; it must be 0 or 1 for every document."""
+
+
 class Suite(Document):
     """``tasks/suites/NAME/VERSION.yaml``"""
 
@@ -194,6 +214,7 @@ class Suite(Document):
     placement: Placement = Uniform()
     prompting: Prompting = Prompting()
     questions: Questions | None = None
+    lm_eval: Guarding | None = None
 
     @model_validator(mode="after")
     def _depths_in_every_band(self) -> Suite:
@@ -224,7 +245,8 @@ class Suite(Document):
         names = [plugin("families", name) for name in sorted(families - FAMILIES.keys())]
         if isinstance(self.haystack, Source):
             names.append(plugin("haystacks", self.haystack.name))
-        return {found.package: found.version for found in names if isinstance(found, Plugin)}
+        found = {each.package: each.version for each in names if isinstance(each, Plugin)}
+        return found | ({} if self.lm_eval is None else {"lm_eval": importlib.metadata.version("lm_eval")})
 
     @property
     def own_tasks(self) -> list[str]:
@@ -239,6 +261,11 @@ class Suite(Document):
             return ["\n"] if self.prompting.template == "base" else []
         return given
 
+    def guards(self) -> list[Cell]:
+        """The cells of lm-eval's tasks, at the shortest length: they are short."""
+        tasks = [] if self.lm_eval is None else self.lm_eval.tasks
+        return [Cell(GUARD + task, self.lengths[0], "all", self.arms[0]) for task in tasks]
+
     def cells(self) -> list[Cell]:
         """Every cell that the suite asks."""
         return [
@@ -247,7 +274,7 @@ class Suite(Document):
             for task in self.tasks
             for length in self.lengths
             for band in Task(task).family.asked(self.bands)
-        ]
+        ] + self.guards()
 
 
 LIBRARY = Library("suite", Path(str(importlib.resources.files("evalgate.tasks"))) / "suites")

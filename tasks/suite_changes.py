@@ -32,7 +32,7 @@ def _asked(old: Suite, new: Suite) -> Iterator[Change]:
 
 def _settings(old: Suite, new: Suite) -> Iterator[Change]:
     bodies = [suite.model_dump(mode="json", by_alias=True) for suite in (old, new)]
-    for section in ("haystack", "streams", "decoding", "placement", "prompting", "questions"):
+    for section in ("haystack", "streams", "decoding", "placement", "prompting", "questions", "lm_eval"):
         before, after = (body[section] or {} for body in bodies)
         for field in dict.fromkeys([*before, *after]):
             was, now = before.get(field, "nothing"), after.get(field, "nothing")

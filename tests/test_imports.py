@@ -56,7 +56,7 @@ HOMES: dict[str, set[str]] = {
     "huggingface_hub": {"backends"},
     "jinja2": {"reports"},
     "junitparser": {"gates"},
-    "lm_eval": {"lm_eval_tasks"},
+    "lm_eval": {"backends", "lm_eval_tasks", "runner"},
     "markupsafe": {"reports"},
     "numpy": {"kernels", "engine", "backends", "stats", "tasks", "runner"},
     "pandas": {"runner"},

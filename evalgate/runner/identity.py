@@ -63,7 +63,7 @@ def new_manifest(bench: Bench) -> Manifest:
         reserve_tokens=bench.source.reserve,
         seed_set=bench.source.seed_set,
         seeds=request.seeds,
-        haystacks=request.seeds * len(bench.source.streams),
+        haystacks=request.seeds * len(bench.streams),
         corpus=bench.source.corpus_id,
         questions=bench.source.questions_id,
         compiled=bench.source.compiled,

@@ -13,8 +13,10 @@ from evalgate.errors import DoesNotFitError, RefusedError
 from evalgate.gates.profile import Profile, load_profile
 from evalgate.records import AnswerRule, TextRule
 from evalgate.redaction import NOT_KEPT, Redactor
+from evalgate.runner.guards import Guards
 from evalgate.tasks.compiled import ENDING, Compiled
 from evalgate.tasks.haystack import Builder
+from evalgate.tasks.packing import Stream
 from evalgate.tasks.source import Source
 from evalgate.tasks.suite import Suite, load_suite
 
@@ -77,6 +79,13 @@ class Bench:
     source: Source
     text: TextRule
     redactor: Redactor
+    guards: Guards | None = None
+    """None: the suite has no tasks of lm-eval."""
+
+    @property
+    def streams(self) -> list[Stream]:
+        """What is asked of every seed: the source's haystacks, then a document of each guard."""
+        return [*self.source.streams, *(self.guards.streams if self.guards is not None else ())]
 
     def kept(self, answer: str, made_up: Collection[str]) -> str:
         """What is written of an answer; ``made_up`` are values of needles, which stay."""
@@ -114,7 +123,10 @@ def prepare(request: RunRequest) -> Bench:
         )
     check_arms(suite.arms, backend.arms())
     source = open_source(request.suite, suite, backend.tokenizer, request.seed_set)
-    return Bench(request, suite, profile, backend, source, _text_rule(suite, request), redactor)
+    guards = None
+    if suite.lm_eval is not None:
+        guards = Guards(suite, backend, request.seed_set, len(source.streams))
+    return Bench(request, suite, profile, backend, source, _text_rule(suite, request), redactor, guards)
 
 
 def open_source(ref: str, suite: Suite, tokenizer: TokenizerPort, seed_set: str) -> Source:
@@ -136,6 +148,11 @@ def open_source(ref: str, suite: Suite, tokenizer: TokenizerPort, seed_set: str)
 
 def check_seeds(bench: Bench, seeds: int) -> None:
     """Raise RefusedError where the suite's haystacks do not last for ``seeds``."""
+    if bench.guards is not None and seeds > bench.guards.most_seeds:
+        raise RefusedError(
+            f"{seeds} seeds ask {seeds} documents of each task of lm-eval, and the smallest has "
+            f"{bench.guards.most_seeds}; ask at most so many, or leave that task out"
+        )
     most = bench.source.most_seeds
     if most is None or seeds <= most:
         return

@@ -15,6 +15,7 @@ from evalgate.redaction import NOT_KEPT, REMOVED, is_redacted
 from evalgate.runner.identity import now
 from evalgate.store import RunFolder
 from evalgate.tasks.scoring import SCORER_VERSION, score
+from evalgate.tasks.suite import GUARD_SCORER
 
 
 class Rescoring(NamedTuple):
@@ -76,8 +77,9 @@ def write_rescored(folder: RunFolder, made: Rescoring, out: Path) -> RunFolder:
 
 
 def _judged(trial: Trial) -> Trial:
-    # An error is no answer, whatever its text; what a mark stands for may have been a second value.
-    if trial.outcome is Outcome.ERROR or is_redacted(trial.answer):
+    # An error is no answer, whatever its text; what a mark stands for may have been a second value; guards are judged
+    # by their own metric.
+    if trial.outcome is Outcome.ERROR or is_redacted(trial.answer) or trial.scorer == GUARD_SCORER:
         return trial
     outcome = score(trial.answer, trial.finish_reason, trial.expected, trial.scorer)
     return dataclasses.replace(trial, outcome=outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ def run_suite(
     StorageError (disk), what the backend raises and, with ``looks``, what judging raises.
     """
     check_seeds(bench, bench.request.seeds if looks is None else looks.most_seeds)
-    asked, streams = new_manifest(bench), bench.source.streams
+    asked, streams = new_manifest(bench), bench.streams
     if looks is not None:
         asked = looks.begin(asked, streams)
     folder, manifest = _begin(out, asked)
@@ -73,7 +74,7 @@ def _ask_planned(
 ) -> Progress:
     """Ask every haystack that ``manifest`` plans and ``folder`` lacks; ``before`` is how far this process was."""
     done = folder.done()
-    tasks = list(planned(manifest, bench.source.streams))
+    tasks = list(planned(manifest, bench.streams))
     work = [task for task in tasks if (task.seed, task.stream.index) not in done]
     state = before._replace(done=len(tasks) - len(work), total=len(tasks))
     for task in work:
@@ -96,6 +97,11 @@ def _begin(out: Path, asked: Manifest) -> tuple[RunFolder, Manifest]:
 
 def _run_haystack(bench: Bench, folder: RunFolder, task: Task) -> int:
     """Ask one haystack and commit it; returns the tokens of its prompt."""
+    if bench.guards is not None and task.stream in bench.guards.streams:
+        contexts, guarded = bench.guards.ask(task.seed, task.stream)
+        kept = [dataclasses.replace(trial, answer=bench.kept(trial.answer, ())) for trial in guarded]
+        folder.write_part(task.seed, task.stream.index, contexts, kept)
+        return sum(trial.prompt_tokens for trial in kept)
     haystack = bench.source.build(task.seed, task.stream).only(task.cells)
     trials = ask_haystack(bench, haystack, task.stream)
     folder.write_part(task.seed, task.stream.index, haystack.contexts, trials)
