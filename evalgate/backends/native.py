@@ -12,10 +12,11 @@ from evalgate.backends.models import find_model
 from evalgate.backends.paths import cold, odd_cuts, resumed, warm
 from evalgate.backends.settings import Sections, parse_settings
 from evalgate.backends.tokenizer import ModelTokenizer
-from evalgate.engine.llm import DTYPES, GRID, LLM, DtypeName, TailScore
+from evalgate.engine.llm import DTYPES, GRID, LLM, DtypeName
 from evalgate.engine.loader import load_checkpoint
 from evalgate.engine.request import Request, Result
 from evalgate.engine.session import Session
+from evalgate.engine.tail_score import TailScore
 from evalgate.engine.visibility import ContextSpan
 from evalgate.errors import UnsupportedError
 from evalgate.records import EngineId, ModelId

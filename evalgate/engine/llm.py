@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from evalgate.engine.scheduler import Scheduler
 from evalgate.engine.session import Session, SessionBytes
 from evalgate.engine.snapshot_pool import SnapshotPool
 from evalgate.engine.state_pool import StatePool, state_shape
+from evalgate.engine.tail_score import TailScore
 from evalgate.engine.visibility import ContextSpan
 from evalgate.errors import DoesNotFitError, UnsupportedError
 from evalgate.kernels.kda_prefill import CHUNK
@@ -42,15 +43,6 @@ GRID = CHUNK
 """Tokens between two positions at which a session may be forked or its state compressed."""
 LOGPROB_ROWS = 512
 """Positions whose logits exist at a time."""
-
-
-class TailScore(NamedTuple):
-    """How likely a text is after what comes before it."""
-
-    logprob: float
-    """Natural logarithm, summed over its tokens."""
-    greedy: bool
-    """Whether it is what greedy decoding would write."""
 
 
 class LLM:
@@ -354,12 +346,9 @@ class LLM:
             (fork,) = self.fork(parent)
             try:
                 hidden = torch.cat(list(self.runner.hidden(fork, tail[:-1])))[-count:]
-                logprobs = self.model.logits(hidden).log_softmax(dim=-1)
+                found.append(TailScore.of(self.model.logits(hidden), tail[-count:]))
             finally:
                 self.release(fork)
-            targets = torch.tensor(tail[-count:], dtype=torch.int64, device=self.device.place)
-            own = logprobs.gather(1, targets[:, None])[:, 0]
-            found.append(TailScore(float(own.sum()), bool((logprobs.argmax(dim=-1) == targets).all())))
         return found
 
     def release(self, *sessions: Session) -> None:
