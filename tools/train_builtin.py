@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
-from builtin_lessons import SINGLES, STATE, Lesson, Rung, Teacher
+from builtin_lessons import NUMBERS, SINGLES, STATE, Lesson, Rung, Teacher
 from builtin_tokenizer import make_tokenizer
 from muon import Muon
 from torch import Tensor
@@ -32,6 +32,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "layer_types": ["linear_attention"] * 3 + ["full_attention"],
         "linear_num_heads": 4,
         "linear_head_dim": 64,
+        "hidden_size": 160,
+        "intermediate_size": 320,
     },
     # An eighth of the state: 2 x 32 x 32 in place of 4 x 64 x 64.
     "hybrid-small-state": {
@@ -50,13 +52,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 CURRICULUM: dict[str, list[Rung]] = {
     "hybrid": [
-        Rung(128, 48, 400, (3, 5), 3),
-        Rung(256, 24, 400, (4, 12), 5),
-        Rung(512, 12, 350, (6, 20), 8),
+        Rung(128, 48, 400, (3, 5), 3, NUMBERS),
+        Rung(256, 24, 400, (4, 12), 5, NUMBERS),
         Rung(512, 12, 350, (6, 20), 10, STATE),
-        Rung(1024, 6, 280, (6, 44), 18, STATE),
-        Rung(2048, 3, 350, (8, 60), 28, STATE),
-        Rung(4096, 2, 140, (8, 70), 32, STATE),
+        Rung(1024, 6, 250, (6, 44), 18, STATE),
+        Rung(2048, 3, 300, (8, 60), 28, STATE),
+        Rung(4096, 2, 160, (8, 70), 32, STATE),
     ],
     "mostly-attention": [
         Rung(80, 72, 500, (2, 3), 2, SINGLES),
@@ -79,8 +80,6 @@ def make_config(name: str, vocabulary: int) -> KimiLinearConfig:
     layers = len(SHAPES[name]["layer_types"])
     return KimiLinearConfig(
         vocab_size=vocabulary,
-        hidden_size=128,
-        intermediate_size=256,
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
@@ -98,7 +97,7 @@ def make_config(name: str, vocabulary: int) -> KimiLinearConfig:
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
-        **SHAPES[name],
+        **{"hidden_size": 128, "intermediate_size": 256, **SHAPES[name]},
     )
 
 
