@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evalgate.disk import told
+from evalgate.disk import make_folder, told
 from evalgate.errors import InvalidDocumentError, RefusedError, TamperedError
 
 HEADER_KEY, DIGEST_KEY = b"evalgate.header", b"evalgate.sha256"
@@ -101,6 +101,7 @@ def writing(path: Path, header: Mapping[str, Any]) -> Iterator[Writer]:
     """A writer for ``path``, of which nothing stays where it did not finish.  Raises RefusedError: it is there."""
     if path.exists():
         raise RefusedError(f"{path} is there already; choose another --out, or remove it")
+    make_folder(path.parent)
     writer = Writer(path, header)
     try:
         yield writer

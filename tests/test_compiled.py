@@ -113,6 +113,9 @@ def test_a_run_of_it_is_the_same_run(evalgate: Evalgate, smoke: Path, tmp_path: 
         ended = evalgate("run", smoke, "--model", "builtin:hybrid", *more, "--out", tmp_path / "no")
         assert ended.code == ExitCode.REFUSED
         assert said in ended.err
+    assert (
+        "builds haystacks of its own" in evalgate("audit", smoke, "--model", "x", "--policy", "smoke", "--out", "y").err
+    )
     assert "is compiled already" in evalgate("suite", "compile", smoke, "--tokenizer", "x", "--out", "y.parquet").err
     assert "ends in .parquet" in evalgate("suite", "compile", "smoke", "--tokenizer", "x", "--out", "y").err
 
@@ -180,10 +183,10 @@ def test_a_file_appears_whole(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert list(tmp_path.iterdir()) == []
-    with writing(tmp_path / "s.parquet", {"a": "ü"}) as writer:
+    with writing(tmp_path / "new" / "s.parquet", {"a": "ü"}) as writer:
         writer.write(Row(0, 0, [1, 2**32 - 1], "{}"))
         digest = writer.finish()
-    with pytest.raises(RefusedError, match="is there already"), writing(tmp_path / "s.parquet", {}):
+    with pytest.raises(RefusedError, match="is there already"), writing(tmp_path / "new" / "s.parquet", {}):
         pass
-    file = HaystackFile(tmp_path / "s.parquet")
+    file = HaystackFile(tmp_path / "new" / "s.parquet")
     assert (file.sha256, file.header, file.read(0, 0)) == (digest, {"a": "ü"}, Row(0, 0, [1, 2**32 - 1], "{}"))

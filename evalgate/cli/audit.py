@@ -13,7 +13,7 @@ from evalgate.cli import console
 from evalgate.cli.asking import under_policy
 from evalgate.cli.gate import Policy
 from evalgate.cli.run import BackendName, Dtype, Model, ProfileName, SeedSet, Suite, progress
-from evalgate.errors import EvalgateError, ExitCode
+from evalgate.errors import EvalgateError, ExitCode, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +44,8 @@ def audit(
     from evalgate.gates.policy import load_policy
 
     rules = load_policy(policy)
+    if suite.endswith(".parquet"):
+        raise RefusedError(f"{suite}: an audit builds haystacks of its own; name the suite that it was compiled of")
     request = under_policy(rules, suite, model, profile=profile, backend=backend, dtype=dtype, seed_set=seed_set)
     found = list(_controls(request, rules, out, repeats))
     good = all(control.met for control in found)
