@@ -26,6 +26,7 @@ pytest_plugins = [
     "fixtures_requests",
     "fixtures_report",
     "fixtures_state",
+    "fixtures_server",
 ]
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from evalgate.backends.base import Backend
 from evalgate.backends.settings import Sections
-from evalgate.errors import UnknownNameError, UnsupportedError, nearest
+from evalgate.errors import RefusedError, UnknownNameError, UnsupportedError, nearest
 
-BACKENDS = ("native", "hf")
+if TYPE_CHECKING:
+    from evalgate.backends.server_options import ServerOptions
+
+BACKENDS = ("native", "hf", "openai")
 
 
 def open_backend(
@@ -18,11 +23,12 @@ def open_backend(
     *,
     device: str = "cpu",
     max_tokens: int | None = None,
+    server: ServerOptions | None = None,
 ) -> Backend:
     """Open backend ``name`` on ``model`` under a profile's sections.
 
     ``device`` is where it computes: ``cpu``, ``cuda``, ``cpu-interpret``.  ``max_tokens`` is the most tokens of a
-    prompt and its answer (None: the model's window, or what memory allows).
+    prompt and its answer (None: the model's window, or what memory allows); ``server`` is for ``openai``.
     Raises UnknownNameError (backend, embedded model), CheckpointError, UnsupportedError or DoesNotFitError.
     """
     # Imported when asked for: each brings its own heavy libraries.
@@ -38,4 +44,10 @@ def open_backend(
         from evalgate.backends.hf import HfBackend
 
         return HfBackend(model, profile_sections, profile=profile_name, dtype=dtype, max_tokens=max_tokens)
+    if name == "openai":
+        from evalgate.backends.served import ServedBackend
+
+        if server is None:
+            raise RefusedError("--backend openai needs --base-url, and --tokenizer of the model that is served")
+        return ServedBackend(model, server, max_tokens=max_tokens)
     raise UnknownNameError(f"unknown backend {name!r}{nearest(name, list(BACKENDS))}")

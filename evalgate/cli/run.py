@@ -12,6 +12,16 @@ import typer
 
 from evalgate.cli import console
 from evalgate.cli.plan import show_plan
+from evalgate.cli.server import (
+    BaseUrl,
+    Concurrency,
+    Deadline,
+    Headers,
+    KeyEnvironment,
+    KeyFile,
+    ServedTokenizer,
+    server_options,
+)
 from evalgate.data_class import DataClass
 from evalgate.errors import RefusedError
 
@@ -21,7 +31,7 @@ if TYPE_CHECKING:
 Suite = Annotated[str, typer.Argument(help="Suite: NAME (newest), NAME@1.0.0, or a YAML file.", show_default=False)]
 Model = Annotated[str, typer.Option(help="builtin:hybrid, builtin:mostly-attention, a checkpoint folder, or a hub id.")]
 ProfileName = Annotated[str, typer.Option(help="Compression profile: NAME, NAME@1.0.0, or a YAML file.")]
-BackendName = Annotated[str, typer.Option(help="What answers: native or hf.")]
+BackendName = Annotated[str, typer.Option(help="What answers: native, hf, or openai (a server).")]
 Dtype = Annotated[str, typer.Option(help="Compute dtype: fp32, bf16 or fp64.")]
 Device = Annotated[
     str, typer.Option(help="Where the native engine computes: cpu, cuda, or auto, which says what it took.")
@@ -77,6 +87,13 @@ def run(
     keep_days: KeepDays = None,
     redact: Redact = None,
     thinking_tokens: Thinking = None,
+    base_url: BaseUrl = None,
+    tokenizer: ServedTokenizer = None,
+    concurrency: Concurrency = 8,
+    deadline: Deadline = 600.0,
+    api_key_env: KeyEnvironment = None,
+    api_key_file: KeyFile = None,
+    header: Headers = None,
     json: console.Json = False,
 ) -> None:
     """Run SUITE against a model and keep every trial in a run folder."""
@@ -103,6 +120,7 @@ def run(
         days=keep_days,
         redact=tuple(redact or ()),
         thinking_tokens=thinking_tokens,
+        server=server_options(base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header),
     )
     if plan:
         show_plan(request, policy, rate=rate, recalls=recall, json=json)

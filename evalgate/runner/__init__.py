@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evalgate.backends.server_options import ServerOptions, read_key
 from evalgate.runner.compile import Made, compile_to
 from evalgate.runner.fit import Fit, fit_suite
 from evalgate.runner.looks import Looks
@@ -20,6 +21,7 @@ __all__ = [
     "Progress",
     "Rescoring",
     "RunRequest",
+    "ServerOptions",
     "Speed",
     "StreamCost",
     "compile_to",
@@ -27,6 +29,7 @@ __all__ = [
     "make_plan",
     "prepare",
     "probe",
+    "read_key",
     "rescore",
     "run_suite",
     "write_rescored",

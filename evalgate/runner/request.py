@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evalgate.backends.base import Backend, TokenizerPort, check_arms
 from evalgate.backends.registry import open_backend
+from evalgate.backends.server_options import ServerOptions
 from evalgate.data_class import DataClass, check_limits
 from evalgate.errors import DoesNotFitError, RefusedError
 from evalgate.gates.profile import Profile, load_profile
@@ -48,6 +49,8 @@ class RunRequest:
     """Regular expressions of what answers must not keep, beside what is always looked for."""
     thinking_tokens: int | None = None
     """Most tokens of reasoning before an answer; None: as the suite has it."""
+    server: ServerOptions | None = None
+    """How a server is reached; None: the backend is none."""
 
     def __post_init__(self) -> None:
         if not self.model.strip():
@@ -113,6 +116,7 @@ def prepare(request: RunRequest) -> Bench:
         dtype=request.dtype,
         device=request.device,
         max_tokens=suite.lengths[-1],
+        server=request.server,
     )
     longest = suite.lengths[-1]
     if longest > backend.window:
