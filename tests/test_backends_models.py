@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evalgate.backends.models import builtin_models, find_model
-from evalgate.backends.registry import BACKENDS, open_backend
+from evalgate.backends.registry import IN_PROCESS, open_backend
 from evalgate.errors import CheckpointError
 from evalgate.gates.profile import load_profile
 
@@ -26,7 +26,7 @@ def folder(tiny_models: dict[str, Path], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("content", BROKEN)
 @pytest.mark.parametrize("name", JSON_FILES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", IN_PROCESS)
 def test_a_corrupt_settings_file_is_told(folder: Path, backend: str, name: str, content: str) -> None:
     """Each JSON file of a checkpoint that does not parse is an error that names the checkpoint and what to do."""
     (folder / name).write_bytes(BROKEN[content])

@@ -12,7 +12,7 @@ import pytest
 
 import evalgate.runner.run
 from evalgate.errors import ExitCode
-from evalgate.records import Outcome
+from evalgate.records import Outcome, Trial
 from evalgate.runner import RunRequest, prepare, run_suite
 from evalgate.store import RunFolder
 from evalgate.tasks.scoring import SCORER_VERSION, score
@@ -24,6 +24,13 @@ def strict(answer: str, finish_reason: str, expected: str, scorer: str = "number
     """A scorer of an earlier version, which could not read a full stop."""
     outcome = score(answer, finish_reason, expected, scorer)
     return Outcome.WRONG if outcome is Outcome.CORRECT and expected.endswith(("1", "2", "3")) else outcome
+
+
+def misjudged(trial: Trial) -> bool:
+    """Whether the earlier scorer alone found it wrong; a model may be wrong on its own."""
+    return (
+        trial.outcome is Outcome.WRONG and score(trial.answer, trial.finish_reason, trial.expected) is Outcome.CORRECT
+    )
 
 
 @pytest.fixture
@@ -38,7 +45,7 @@ def old_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFolder:
 def test_flips_are_named_and_the_old_run_stays(evalgate: Evalgate, old_run: RunFolder, tmp_path: Path) -> None:
     """The new run has the same answers, outcomes of today, and says of which run it is; the old one has not changed."""
     before = {path: path.read_bytes() for path in old_run.path.rglob("*") if path.is_file()}
-    wrong = {trial.trial_id for trial in old_run.trials() if trial.outcome is Outcome.WRONG}
+    wrong = {trial.trial_id for trial in old_run.trials() if misjudged(trial)}
     listed = json.loads(evalgate("rescore", old_run.path, "--json").out)
     ended = evalgate("rescore", old_run.path, "--out", tmp_path / "new")
     new = RunFolder.open(tmp_path / "new")
@@ -65,7 +72,7 @@ def test_flips_are_named_and_the_old_run_stays(evalgate: Evalgate, old_run: RunF
 def test_what_cannot_be_judged_anew_is_said(evalgate: Evalgate, old_run: RunFolder, tmp_path: Path) -> None:
     """Redacted answers keep their outcome; answers that are gone and its own folder do not do."""
     trials = old_run.trials()
-    wrong = next(trial for trial in trials if trial.outcome is Outcome.WRONG)
+    wrong = next(trial for trial in trials if misjudged(trial))
     old_run.rewrite_answers(lambda text: f"[card 1] {text}" if text == wrong.answer else text, "2026-01-01")
     made = json.loads(evalgate("rescore", old_run.path, "--json").out)
 

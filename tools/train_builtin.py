@@ -9,6 +9,7 @@ The model is transformers' own KimiLinearForCausalLM, with this project's CPU fo
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import shutil
 import time
@@ -41,7 +42,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "linear_num_heads": 2,
         "linear_head_dim": 32,
     },
-    "kda-only": {"layer_types": ["linear_attention"] * 4, "linear_num_heads": 4, "linear_head_dim": 64},
+    # The linear layers of ``hybrid``, from whose weights it starts, without the attention.
+    "kda-only": {
+        "layer_types": ["linear_attention"] * 3,
+        "linear_num_heads": 4,
+        "linear_head_dim": 64,
+        "hidden_size": 160,
+        "intermediate_size": 320,
+    },
     "mostly-attention": {
         "layer_types": ["linear_attention"] + ["full_attention"] * 3,
         "linear_num_heads": 4,
@@ -68,7 +76,13 @@ CURRICULUM: dict[str, list[Rung]] = {
     ],
 }
 CURRICULUM["full-attention"] = CURRICULUM["mostly-attention"]
-CURRICULUM["hybrid-small-state"] = CURRICULUM["kda-only"] = CURRICULUM["hybrid"]
+CURRICULUM["hybrid-small-state"] = CURRICULUM["hybrid"]
+CURRICULUM["kda-only"] = [
+    Rung(256, 24, 60, (4, 12), 5, STATE),
+    Rung(512, 12, 70, (6, 20), 10, STATE),
+    Rung(1024, 6, 60, (6, 44), 18, STATE),
+    Rung(2048, 3, 50, (8, 60), 28, STATE),
+]
 REMEMBERING = ("hybrid", "hybrid-small-state", "kda-only")
 """Shapes whose linear layers carry what is far back; in the others they bind neighbours, and attention recalls."""
 MASTERED = 0.985
@@ -177,6 +191,12 @@ def fresh_model(name: str, vocabulary: int, generator: torch.Generator) -> KimiL
     return model
 
 
+def take_over(model: KimiLinearForCausalLM, other: KimiLinearForCausalLM) -> None:
+    """Put the weights of ``other`` into ``model``; layers that only one of them has stay as they are."""
+    missing, unknown = model.load_state_dict(other.state_dict(), strict=False)
+    print(f"taken over; left as they were: {len(missing)}, not taken: {len(unknown)}", flush=True)
+
+
 class Steps:
     """The optimizers and their shared schedule: warm-up, then a cosine over all steps of the curriculum."""
 
@@ -220,10 +240,9 @@ def train(name: str, out: Path, seed: int, scale: float, start: Path | None, fir
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(out)
     teacher = Teacher(tokenizer, seed, rest_weight=0.1)
+    model = fresh_model(name, len(tokenizer), generator)
     if start is not None:
-        model = KimiLinearForCausalLM.from_pretrained(start, dtype=torch.float32)
-    else:
-        model = fresh_model(name, len(tokenizer), generator)
+        take_over(model, KimiLinearForCausalLM.from_pretrained(start, dtype=torch.float32))
     model.set_attn_implementation("sdpa")
     model.train()
     for module in model.modules():
@@ -291,6 +310,10 @@ def save(model: KimiLinearForCausalLM, tokenizer: Any, out: Path) -> None:
     copy.config.dtype = "bfloat16"
     copy.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    # Indented it takes two and a half times the room, in every model again.
+    packed = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))
+    text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
+    (out / "tokenizer.json").write_text(text, encoding="utf-8")
     shutil.rmtree(out / ".cache", ignore_errors=True)
 
 

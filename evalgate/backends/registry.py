@@ -11,7 +11,9 @@ from evalgate.errors import RefusedError, UnknownNameError, UnsupportedError, ne
 if TYPE_CHECKING:
     from evalgate.backends.server_options import ServerOptions
 
-BACKENDS = ("native", "hf", "openai")
+IN_PROCESS = ("native", "hf")
+"""Those that read a checkpoint themselves."""
+BACKENDS = (*IN_PROCESS, "openai")
 
 
 def open_backend(

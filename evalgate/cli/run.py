@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from evalgate.runner import Looks, Progress, RunRequest
 
 Suite = Annotated[str, typer.Argument(help="Suite: NAME (newest), NAME@1.0.0, or a YAML file.", show_default=False)]
-Model = Annotated[str, typer.Option(help="builtin:hybrid, builtin:mostly-attention, a checkpoint folder, or a hub id.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="builtin:NAME (hybrid, hybrid-small-state, kda-only, mostly-attention), a checkpoint folder, or a hub id."
+    ),
+]
 ProfileName = Annotated[str, typer.Option(help="Compression profile: NAME, NAME@1.0.0, or a YAML file.")]
 BackendName = Annotated[str, typer.Option(help="What answers: native, hf, or openai (a server).")]
 Dtype = Annotated[str, typer.Option(help="Compute dtype: fp32, bf16 or fp64.")]
