@@ -16,7 +16,7 @@ def write_result(out: Path, threads: int, *, met: bool, **body: object) -> int:
     """Write what was found beside date, command and machine; returns the exit code, 1 when a target was missed."""
     whole = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *map(shown, sys.argv)]),
         "threads": threads,
         "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), **versions()},
         "targets_met": met,
@@ -25,6 +25,15 @@ def write_result(out: Path, threads: int, *, met: bool, **body: object) -> int:
     out.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     print(f"{'targets met' if met else 'TARGETS MISSED'}; written to {out}")
     return 0 if met else 1
+
+
+def shown(argument: str) -> str:
+    """A word of the command line without the folders of this machine: from the repository on, else the name alone."""
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    root = Path(__file__).resolve().parent.parent
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
 def save_random_model(folder: Path, layers: Sequence[str], decay: tuple[float, float], **sizes: float) -> Path:

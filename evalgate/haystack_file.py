@@ -64,8 +64,8 @@ class Writer:
         self._last = (-1, -1)
         self._writer: pq.ParquetWriter | None = None
 
-    def write(self, row: Row) -> None:
-        """Append one haystack."""
+    def write(self, row: Row) -> int:
+        """Append one haystack; returns its tokens."""
         assert (row.seed, row.stream) > self._last, f"rows ascend: {self._last} before {(row.seed, row.stream)}"
         self._last = row.seed, row.stream
         tokens = _packed(row.tokens)
@@ -77,6 +77,7 @@ class Writer:
                 self._writer = pq.ParquetWriter(self._temporary, SCHEMA, **SETTINGS)
             arrays = [_column(field.type, values) for field, values in zip(SCHEMA, columns, strict=True)]
             self._writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA))
+        return len(row.tokens)
 
     def finish(self) -> str:
         """Put the file in its place; returns its digest."""

@@ -35,9 +35,8 @@ def compile_suite(
     with writing(out, _header(builder, tokenizer_sha256, seeds)) as writer:
         for seed in range(seeds):
             for stream in builder.streams:
-                haystack = builder.build(seed, stream)
-                writer.write(Row(seed, stream.index, haystack.tokens, _body(haystack)))
-                report(1, len(haystack.tokens))
+                # Nothing holds a haystack while the next one is built.
+                report(1, writer.write(_row(builder.build(seed, stream))))
         return writer.finish()
 
 
@@ -111,6 +110,10 @@ def _header(builder: Builder, tokenizer_sha256: str, seeds: int) -> dict[str, An
         "questions": None if builder.questions_id is None else builder.questions_id.model_dump(),
         "root": list(builder.root),
     }
+
+
+def _row(haystack: Haystack) -> Row:
+    return Row(haystack.seed, haystack.stream, haystack.tokens, _body(haystack))
 
 
 def _body(haystack: Haystack) -> str:

@@ -21,7 +21,7 @@ suite: demo@1.0.0
 looks: [20]
 alpha: {pass: 0.05, block: {absolute: 0.02, paired: 0.02, guard: 0.01}}
 cells:
-  - {task: [single], length: [1024], band: [front, middle, back], min: 0.75}
+  - {task: [single], length: [1024], band: [front, middle, back], min: 0.85}
 validity: {floor: null}
 baseline: {use: optional, break_margin: 0.15}
 """
@@ -89,7 +89,7 @@ def run_action(repository: Path, folder: Path, tools: Path, **inputs: str) -> Ra
     ("model", "profile", "policy", "code", "verdict"),
     [
         ("builtin:hybrid", "full", "smoke", 0, "INCONCLUSIVE"),
-        ("builtin:hybrid", "full", "quick.yaml", 0, "PASS"),
+        ("builtin:mostly-attention", "full", "quick.yaml", 0, "PASS"),
         ("builtin:hybrid", "state-rank-1", "quick.yaml", 1, "BLOCK"),
         ("builtin:hybrdi", "full", "smoke", 2, "REFUSED"),
         ("spoilt", "full", "smoke", 4, "ERROR"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_no_file_is_long(repository: Path) -> None:
 
     assert len(lengths) > 20
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_no_file_names_a_place_on_one_machine(repository: Path) -> None:
+    """Results of benchmarks, docs and code are the same wherever they are made; tests may make up places."""
+    place = re.compile(r"(?<![\w.~/])/(?:tmp|home|root|work|Users|mnt)/[\w.-]")
+    found = []
+    for _, path in tracked(repository):
+        file = repository / path
+        if not path.startswith("tests/") and file.is_file() and not file.is_symlink():
+            text = file.read_bytes().decode("utf-8", "ignore")
+            found += [f"{path}: {match[0]}" for match in place.finditer(text)]
+
+    assert found == []
 
 
 def test_no_attic(repository: Path) -> None:

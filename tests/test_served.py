@@ -155,7 +155,10 @@ def test_what_cannot_be_reached_or_named_is_told(proxy: Proxy, served: Served, t
 
 def test_incomplete_options_are_refused(evalgate: Evalgate, tmp_path: Path) -> None:
     """By name, before anything is loaded."""
-    words = ("run", "smoke", "--model", "m", "--backend", "openai", "--out", tmp_path / "run")
+    asked = ("--model", "m", "--backend", "openai", "--out", tmp_path / "run")
+    check = ("check", "smoke", "--policy", "smoke", *asked, "--base-url", "http://127.0.0.1:9/v1")
+    assert "--tokenizer is missing" in evalgate(*check).err
+    words = ("run", "smoke", *asked)
     for more, said in (
         ((), "needs --base-url"),
         (("--base-url", "http://127.0.0.1:9/v1"), "--tokenizer is missing"),

@@ -50,6 +50,8 @@ def open_backend(
         from evalgate.backends.served import ServedBackend
 
         if server is None:
-            raise RefusedError("--backend openai needs --base-url, and --tokenizer of the model that is served")
+            raise RefusedError(
+                "--backend openai needs --base-url and --tokenizer of the served model, which `run` and `check` take"
+            )
         return ServedBackend(model, server, max_tokens=max_tokens)
     raise UnknownNameError(f"unknown backend {name!r}{nearest(name, list(BACKENDS))}")

@@ -10,7 +10,7 @@ from evalgate.errors import MismatchError
 if TYPE_CHECKING:
     from evalgate.gates.policy import Policy
     from evalgate.records import AnswerRule
-    from evalgate.runner import RunRequest
+    from evalgate.runner import RunRequest, ServerOptions
 
 
 def under_policy(
@@ -29,6 +29,7 @@ def under_policy(
     keep_days: int | None = None,
     redact: list[str] | None = None,
     thinking_tokens: int | None = None,
+    server: ServerOptions | None = None,
 ) -> RunRequest:
     """A run of ``suite`` for as many seeds as ``rules`` may need; of each privacy rule the stricter holds.
 
@@ -56,4 +57,5 @@ def under_policy(
         days=rules.privacy.shortest(keep_days),
         redact=(*rules.privacy.redact, *(redact or ())),
         thinking_tokens=thinking_tokens,
+        server=server,
     )

@@ -29,6 +29,16 @@ from evalgate.cli.run import (
     chosen_device,
     execute,
 )
+from evalgate.cli.server import (
+    BaseUrl,
+    Concurrency,
+    Deadline,
+    Headers,
+    KeyEnvironment,
+    KeyFile,
+    ServedTokenizer,
+    server_options,
+)
 from evalgate.data_class import DataClass
 
 
@@ -50,6 +60,13 @@ def check(
     keep_days: KeepDays = None,
     redact: Redact = None,
     thinking_tokens: Thinking = None,
+    base_url: BaseUrl = None,
+    tokenizer: ServedTokenizer = None,
+    concurrency: Concurrency = 8,
+    deadline: Deadline = 600.0,
+    api_key_env: KeyEnvironment = None,
+    api_key_file: KeyFile = None,
+    header: Headers = None,
     junit: Junit = None,
     markdown: Markdown = None,
     comment: Comment = None,
@@ -79,6 +96,7 @@ def check(
             keep_days=keep_days,
             redact=redact,
             thinking_tokens=thinking_tokens,
+            server=server_options(base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header),
         )
         other = None if baseline is None else RunFolder.open(baseline)
         if other is not None:

@@ -148,7 +148,7 @@ class Family(ABC):
 
     def filler(self, rung: int, draw: Draw, cast: Cast) -> Iterator[str]:
         """Sentences without end, where :attr:`own_filler`."""
-        raise NotImplementedError(self.name)
+        raise NotImplementedError(self.name)  # asked only of a family that says it has filler of its own
 
 
 class Spot(NamedTuple):
