@@ -107,6 +107,24 @@ def test_documents_are_trials_that_a_policy_judges(
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_seed_set_and_template_decide_what_is_asked(write_suite: Callable[..., Path]) -> None:
+    """Another seed set takes the documents in another order; ``chat`` puts the template around each."""
+
+    def prompts(**asked: Any) -> list[str]:
+        bench = prepare(RunRequest(suite=str(suite), model="builtin:hybrid", seeds=8, **asked))
+        assert bench.guards is not None
+        (stream,) = bench.guards.streams
+        return [bench.guards.ask(seed, stream)[1][0].prompt_sha256 for seed in range(8)]
+
+    suite = write_suite("pick")
+    plain, other = prompts(), prompts(seed_set="other")
+    assert plain != other
+    assert set(plain) == set(other)
+    suite = write_suite("pick", chat=True)
+    assert not set(prompts()) & set(plain)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_what_cannot_be_a_guard_is_refused(
     evalgate: Evalgate, write_suite: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

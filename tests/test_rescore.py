@@ -63,6 +63,7 @@ def test_flips_are_named_and_the_old_run_stays(evalgate: Evalgate, old_run: RunF
     assert manifest.rescored is not None
     assert manifest.rescored.run_id == old_run.manifest().run_id != manifest.run_id
     assert len(manifest.rescored.flips) == len(wrong)
+    assert (old_run.manifest().versions["scorer"], manifest.versions["scorer"]) == ("1", SCORER_VERSION)
     assert {path: path.read_bytes() for path in before} == before
     codes = [evalgate("gate", path, "--policy", "smoke", "--json") for path in (old_run.path, new.path)]
     assert json.loads(codes[1].out)["warnings"][0]["code"] == "rescored"
@@ -73,7 +74,7 @@ def test_what_cannot_be_judged_anew_is_said(evalgate: Evalgate, old_run: RunFold
     """Redacted answers keep their outcome; answers that are gone and its own folder do not do."""
     trials = old_run.trials()
     wrong = next(trial for trial in trials if misjudged(trial))
-    old_run.rewrite_answers(lambda text: f"[card 1] {text}" if text == wrong.answer else text, "2026-01-01")
+    old_run.rewrite_answers(lambda text: f"{text} [card 1]" if text == wrong.answer else text, "2026-01-01")
     made = json.loads(evalgate("rescore", old_run.path, "--json").out)
 
     assert made["left"] >= 1

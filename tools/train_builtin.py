@@ -3,7 +3,7 @@
     python tools/train_builtin.py hybrid --out evalgate/assets/hybrid
 
 The model is transformers' own KimiLinearForCausalLM, with this project's CPU form of the KDA kernel in it
-(transformers' own is about ten times slower).  Seeded; at most an hour on two cores.
+(transformers' own is about ten times slower), or its Qwen3NextForCausalLM as it is.  Seeded.
 """
 
 from __future__ import annotations
@@ -20,43 +20,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from builtin_lessons import NUMBERS, SINGLES, STATE, Lesson, Rung, Teacher
+from builtin_shapes import GDN, SHAPES, Model, freeze_decay, fresh_model, use_own_kernels
 from builtin_tokenizer import make_tokenizer
 from muon import Muon
-from torch import Tensor
-from transformers import KimiLinearConfig, KimiLinearForCausalLM
-from transformers.models.kimi_linear import modeling_kimi_linear as modeling
-
-from evalgate.kernels.kda_prefill import chunk_kda
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "hybrid": {
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-        "linear_num_heads": 4,
-        "linear_head_dim": 64,
-        "hidden_size": 160,
-        "intermediate_size": 320,
-    },
-    # An eighth of the state: 2 x 32 x 32 in place of 4 x 64 x 64.
-    "hybrid-small-state": {
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-        "linear_num_heads": 2,
-        "linear_head_dim": 32,
-    },
-    # The linear layers of ``hybrid``, from whose weights it starts, without the attention.
-    "kda-only": {
-        "layer_types": ["linear_attention"] * 3,
-        "linear_num_heads": 4,
-        "linear_head_dim": 64,
-        "hidden_size": 160,
-        "intermediate_size": 320,
-    },
-    "mostly-attention": {
-        "layer_types": ["linear_attention"] + ["full_attention"] * 3,
-        "linear_num_heads": 4,
-        "linear_head_dim": 32,
-    },
-    "full-attention": {"layer_types": ["full_attention"] * 4, "linear_num_heads": 1, "linear_head_dim": 16},
-}
 
 CURRICULUM: dict[str, list[Rung]] = {
     "hybrid": [
@@ -75,6 +41,13 @@ CURRICULUM: dict[str, list[Rung]] = {
         Rung(1024, 6, 500, (3, 20), 10, SINGLES),
     ],
 }
+CURRICULUM[GDN] = [
+    Rung(128, 48, 350, (3, 5), 3, NUMBERS),
+    Rung(256, 24, 350, (4, 12), 5, NUMBERS),
+    Rung(512, 12, 250, (6, 20), 10, NUMBERS),
+    Rung(1024, 6, 200, (6, 44), 18, NUMBERS),
+    Rung(2048, 3, 150, (8, 60), 28, NUMBERS),
+]
 CURRICULUM["full-attention"] = CURRICULUM["mostly-attention"]
 CURRICULUM["hybrid-small-state"] = CURRICULUM["hybrid"]
 CURRICULUM["kda-only"] = [
@@ -83,115 +56,11 @@ CURRICULUM["kda-only"] = [
     Rung(1024, 6, 60, (6, 44), 18, STATE),
     Rung(2048, 3, 50, (8, 60), 28, STATE),
 ]
-REMEMBERING = ("hybrid", "hybrid-small-state", "kda-only")
-"""Shapes whose linear layers carry what is far back; in the others they bind neighbours, and attention recalls."""
 MASTERED = 0.985
 """Share of right answer tokens, over the last 100 steps, at which the next rung begins early."""
 
 
-def make_config(name: str, vocabulary: int) -> KimiLinearConfig:
-    """The shape of one embedded model."""
-    layers = len(SHAPES[name]["layer_types"])
-    return KimiLinearConfig(
-        vocab_size=vocabulary,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        kv_lora_rank=64,
-        qk_nope_head_dim=32,
-        qk_rope_head_dim=16,
-        v_head_dim=32,
-        linear_conv_kernel_dim=4,
-        mlp_layer_types=["dense"] * layers,
-        num_local_experts=2,
-        num_experts_per_tok=1,
-        moe_intermediate_size=64,
-        max_position_embeddings=1048576,
-        initializer_range=0.06,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        **{"hidden_size": 128, "intermediate_size": 256, **SHAPES[name]},
-    )
-
-
-def use_own_kernels() -> None:
-    """Put this project's KDA kernel and a flash-capable attention into transformers' model."""
-    compiled = torch.compile(chunk_kda, dynamic=False)
-
-    def kda(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
-        query = modeling.l2norm(query) * query.shape[-1] ** -0.5
-        key = modeling.l2norm(key)
-        result = compiled(*(x.contiguous() for x in (query, key, value, g, beta)))
-        return result.output, result.final_state
-
-    def attention(*given: Any, scaling: float, **_: Any) -> tuple[Tensor, None]:
-        q, k, v = given[1:4]
-        padded = F.pad(v, (0, q.shape[-1] - v.shape[-1]))
-        out = F.scaled_dot_product_attention(q, k, padded, is_causal=True, scale=scaling)
-        return out[..., : v.shape[-1]].transpose(1, 2), None
-
-    def gate(self: Any, hidden_states: Tensor) -> Tensor:
-        f = self.f_b_proj(self.f_a_proj(hidden_states)).float() + self.dt_bias
-        # The library's own softplus has the gradient inf / inf past 88.
-        log_decay: Tensor = -self.A_log.exp() * F.softplus(f).view(*f.shape[:2], -1, self.head_dim)
-        return log_decay
-
-    modeling.KimiLinearForgetGate.forward = gate
-    modeling.chunk_kimi_delta_attention = kda
-    modeling.ALL_ATTENTION_FUNCTIONS.register("sdpa", attention)
-
-
-def slow_decay(model: KimiLinearForCausalLM, generator: torch.Generator) -> None:
-    """Start with memories of 10^2 to 10^5 tokens; the library's default forgets within about a thousand."""
-    for module in model.modules():
-        if isinstance(module, modeling.KimiLinearForgetGate):
-            module.A_log.data.uniform_(0.0, math.log(4.0), generator=generator)
-            step = torch.empty_like(module.dt_bias).uniform_(math.log(1e-5), math.log(1e-2), generator=generator).exp()
-            module.dt_bias.data.copy_(step.expm1().log())
-
-
-def short_memory(model: KimiLinearForCausalLM) -> None:
-    """Make KDA layers bind neighbours only: decay fixed at half a state per token, each value channel at one lag.
-
-    What lies further back than a few tokens is then attention's alone to recall.
-    """
-    for module in model.modules():
-        if isinstance(module, modeling.KimiLinearForgetGate):
-            module.f_b_proj.weight.data.zero_()
-            module.A_log.data.zero_()
-            module.dt_bias.data.zero_()  # softplus(0) = ln 2
-        if isinstance(module, modeling.KimiLinearDeltaAttention):
-            values = module.conv1d.weight.data[2 * module.qkv_dim :, 0]
-            values.zero_()
-            lags = torch.arange(len(values)) % values.shape[1]
-            values[torch.arange(len(values)), lags] = 1.0
-
-
-def alike_attends(model: KimiLinearForCausalLM) -> None:
-    """Start attention where queries match keys of alike features (mimetic initialisation, Trockman & Kolter 2023)."""
-    for module in model.modules():
-        if not isinstance(module, modeling.KimiLinearAttention):
-            continue
-        per_head = module.qk_nope_head_dim + module.v_head_dim
-        up = module.kv_b_proj.weight.data.view(module.num_heads, per_head, module.kv_lora_rank)
-        keys = up[:, : module.qk_nope_head_dim] @ module.kv_a_proj_with_mqa.weight.data[: module.kv_lora_rank]
-        queries = module.q_proj.weight.data.view(module.num_heads, module.qk_head_dim, -1)
-        queries[:, : module.qk_nope_head_dim] = 0.12 * keys / keys.std()
-
-
-def fresh_model(name: str, vocabulary: int, generator: torch.Generator) -> KimiLinearForCausalLM:
-    """A model with random weights and the start that suits its shape."""
-    model = KimiLinearForCausalLM(make_config(name, vocabulary))
-    if name in REMEMBERING:
-        slow_decay(model, generator)
-    else:
-        short_memory(model)
-        alike_attends(model)
-    return model
-
-
-def take_over(model: KimiLinearForCausalLM, other: KimiLinearForCausalLM) -> None:
+def take_over(model: Model, other: Model) -> None:
     """Put the weights of ``other`` into ``model``; layers that only one of them has stay as they are."""
     missing, unknown = model.load_state_dict(other.state_dict(), strict=False)
     print(f"taken over; left as they were: {len(missing)}, not taken: {len(unknown)}", flush=True)
@@ -200,7 +69,7 @@ def take_over(model: KimiLinearForCausalLM, other: KimiLinearForCausalLM) -> Non
 class Steps:
     """The optimizers and their shared schedule: warm-up, then a cosine over all steps of the curriculum."""
 
-    def __init__(self, model: KimiLinearForCausalLM, total: int, peak: float) -> None:
+    def __init__(self, model: Model, total: int, peak: float) -> None:
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         hidden = [p for n, p in trained if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
         chosen = {id(p) for p in hidden}
@@ -242,12 +111,10 @@ def train(name: str, out: Path, seed: int, scale: float, start: Path | None, fir
     teacher = Teacher(tokenizer, seed, rest_weight=0.1)
     model = fresh_model(name, len(tokenizer), generator)
     if start is not None:
-        take_over(model, KimiLinearForCausalLM.from_pretrained(start, dtype=torch.float32))
+        take_over(model, type(model).from_pretrained(start, dtype=torch.float32))
     model.set_attn_implementation("sdpa")
     model.train()
-    for module in model.modules():
-        if isinstance(module, modeling.KimiLinearForgetGate) and name not in REMEMBERING:
-            module.requires_grad_(False)
+    freeze_decay(name, model)
     print(f"{name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     curriculum = [r._replace(steps=max(1, int(r.steps * scale))) for r in CURRICULUM[name]][first_rung:]
     steps = Steps(model, sum(r.steps for r in curriculum), peak)
@@ -261,7 +128,7 @@ def train(name: str, out: Path, seed: int, scale: float, start: Path | None, fir
 
 
 def climb(
-    model: KimiLinearForCausalLM,
+    model: Model,
     teacher: Teacher,
     rung: Rung,
     count: int,
@@ -283,7 +150,7 @@ def climb(
             return
 
 
-def learn(model: KimiLinearForCausalLM, lesson: Lesson, generator: torch.Generator) -> tuple[float, float]:
+def learn(model: Model, lesson: Lesson, generator: torch.Generator) -> tuple[float, float]:
     """One backward pass; returns (loss, share of right answer tokens).
 
     Logits are taken at every answer token and at a quarter of the rest: the vocabulary is a large part of the work.
@@ -300,9 +167,9 @@ def learn(model: KimiLinearForCausalLM, lesson: Lesson, generator: torch.Generat
     return float(loss.detach()), float(right)
 
 
-def save(model: KimiLinearForCausalLM, tokenizer: Any, out: Path) -> None:
+def save(model: Model, tokenizer: Any, out: Path) -> None:
     """Write the bf16 checkpoint (the gates' A_log and dt_bias stay fp32)."""
-    copy = KimiLinearForCausalLM(model.config)
+    copy = type(model)(model.config)
     copy.load_state_dict(model.state_dict())
     for key, parameter in copy.named_parameters():
         if not key.endswith(("A_log", "dt_bias")):
@@ -319,7 +186,7 @@ def save(model: KimiLinearForCausalLM, tokenizer: Any, out: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=sorted(SHAPES))
+    parser.add_argument("name", choices=[*sorted(SHAPES), GDN])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0, help="multiply every rung's steps")
