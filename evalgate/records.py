@@ -79,6 +79,10 @@ class Trial:
     """Which scorer judged the answer: ``number``, ``count``, ``word``, ``uuid``, ``key``, ``absent``, ``text``."""
     batch_row: int = 0
     """Place in its batch, 0-based."""
+    error: str = ""
+    """Code of what came in place of an answer, such as ``timeout`` or ``http-500``; empty: an answer came."""
+    first_token_s: float = 0.0
+    """Seconds from the request to the first words of the answer; 0: not measured."""
 
     @property
     def cell(self) -> Cell:

@@ -68,7 +68,10 @@ def pack(kind: type[Row], rows: Sequence[Row]) -> bytes:
 
 
 def unpack(kind: type[Row], content: bytes) -> list[Row]:
-    """Rows of ``content``. Raises UnreadableTableError: not parquet, truncated, or other columns than ``kind`` has."""
+    """Rows of ``content``; columns that ``kind`` got later, with a value for those before, may be missing.
+
+    Raises UnreadableTableError: not parquet, truncated, or other columns than ``kind`` has.
+    """
     return _rows(kind, _decode(kind, content))
 
 
@@ -139,8 +142,10 @@ def _decode(kind: type[Row], content: bytes) -> pa.Table:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableTableError(f"not a whole parquet file ({first})") from error
     expected = _schema(kind)
-    if not table.schema.equals(expected, check_metadata=False):
-        found, wanted = set(table.schema.names), set(expected.names)
+    later = {f.name for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+    there = pa.schema([field for field in expected if field.name in table.schema.names or field.name not in later])
+    if not table.schema.equals(there, check_metadata=False):
+        found, wanted = set(table.schema.names), set(there.names)
         raise UnreadableTableError(
             f"other columns than a table of {kind.__name__.lower()}s has: "
             f"missing {sorted(wanted - found) or 'none'}, unknown {sorted(found - wanted) or 'none'}, or other types"

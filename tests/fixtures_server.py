@@ -18,6 +18,10 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from evalgate.backends.base import Ask, Group, Question
+from evalgate.backends.served import ServedBackend
+from evalgate.backends.server_options import ServerOptions
+
 START_S = 120.0
 """Seconds that a server may take to come up beside other work."""
 
@@ -36,14 +40,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
-def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`transformers serve` with ``builtin:hybrid``."""
-    model = str(repository / "evalgate" / "assets" / "hybrid")
-    port = free_port()
+@contextlib.contextmanager
+def serving(model: str, port: int, folder: Path) -> Iterator[Served]:
+    """`transformers serve` of a checkpoint folder; killed at the end."""
     program = Path(sys.executable).with_name("transformers")
     command = [str(program), "serve", model, "--host", "127.0.0.1", "--port", str(port)]
-    folder = tmp_path_factory.mktemp("server")
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
@@ -55,6 +56,14 @@ def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of ``builtin:hybrid``."""
+    model = str(repository / "evalgate" / "assets" / "hybrid")
+    with serving(model, free_port(), tmp_path_factory.mktemp("server")) as there:
+        yield there
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -69,16 +78,35 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(f"no server after {START_S} s: {log.read_text()[-2000:]}")
 
 
-Fault = Callable[[dict[str, Any]], Any]
-"""What becomes of an answer: other JSON, bytes as they are, a number (an HTTP state), or None (the line is cut)."""
+def open_backend(base_url: str, model: str, **fields: Any) -> ServedBackend:
+    """A backend with the embedded tokenizer."""
+    return ServedBackend(model, ServerOptions(base_url=base_url, tokenizer="builtin:hybrid", **fields))
+
+
+def group_of(backend: ServedBackend, questions: int) -> Group:
+    """A short context and some questions about it."""
+    tokens = backend.tokenizer.encode("The access number of the amber harbour is 123456.\n")
+    tails = [backend.tokenizer.encode(f"What is number {i}?") for i in range(questions)]
+    asked = [Question(tail, len(tokens) + len(tail), f"trial-{i}") for i, tail in enumerate(tails)]
+    return Group(tokens, 0, [Ask(len(tokens), asked)], 3, backend.tokenizer.eos_ids)
+
+
+Fault = Callable[[Any], Any]
+"""What becomes of an answer, JSON or a stream's text: other JSON, bytes as they are, a number (an HTTP state), or None
+(the line is cut)."""
 
 
 class Proxy(NamedTuple):
-    """An address, the faults of the next answers, and the headers that came."""
+    """An address, the faults of the next answers, the headers that came, and what was asked."""
 
     base_url: str
     faults: list[Fault]
     seen: list[dict[str, str]]
+    asked: list[dict[str, Any]]
+    at_once: list[int]
+    """Requests that were under way when each came, itself counted."""
+    pages: dict[str, bytes]
+    """Pages of its own, by path."""
 
 
 @pytest.fixture
@@ -86,17 +114,28 @@ def proxy(served: Served) -> Iterator[Proxy]:
     """A proxy before the real server: each POST takes the next fault, and goes through where there is none."""
     faults: list[Fault] = []
     seen: list[dict[str, str]] = []
+    asked: list[dict[str, Any]] = []
+    at_once: list[int] = []
+    pages: dict[str, bytes] = {}
+    under_way: set[int] = set()
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answer = httpx.get(served.base_url + self.path.removeprefix("/v1"), timeout=60)
+            if self.path in pages:
+                self._send(200, pages[self.path])
+                return
+            root = served.base_url.removesuffix("/v1")
+            answer = httpx.get(root + self.path, timeout=60)
             self._send(answer.status_code, answer.content)
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             with lock:
                 seen.append(dict(self.headers))
+                asked.append(json.loads(body))
+                under_way.add(id(self))
+                at_once.append(len(under_way))
                 fault = faults.pop(0) if faults else None
             answer = httpx.post(
                 served.base_url + self.path.removeprefix("/v1"),
@@ -104,7 +143,10 @@ def proxy(served: Served) -> Iterator[Proxy]:
                 headers={"Content-Type": "application/json"},
                 timeout=60,
             )
-            changed = answer.content if fault is None else fault(answer.json())
+            streamed = answer.headers["content-type"].startswith("text/event-stream")
+            changed = answer.content if fault is None else fault(answer.text if streamed else answer.json())
+            with lock:
+                under_way.discard(id(self))
             if changed is None:
                 self.connection.shutdown(socket.SHUT_RDWR)
             elif isinstance(changed, int):
@@ -129,7 +171,7 @@ def proxy(served: Served) -> Iterator[Proxy]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield Proxy(f"http://127.0.0.1:{server.server_address[1]}/v1", faults, seen)
+    yield Proxy(f"http://127.0.0.1:{server.server_address[1]}/v1", faults, seen, asked, at_once, pages)
     server.shutdown()
     server.server_close()
     thread.join()

@@ -102,16 +102,16 @@ def test_a_killed_check_goes_on(
     """Killed within the first look or just after it: the same command ends with the same run."""
     from evalgate.runner import run as module
 
-    ask, left = module.ask_haystack, [at]
+    judged, left = module.trials_of, [at]
 
     def dies(*arguments: Any) -> Any:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
-        return ask(*arguments)
+        return judged(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "ask_haystack", dies)
+        patch.setattr(module, "trials_of", dies)
         with pytest.raises(KeyboardInterrupt):
             run_suite(bench, tmp_path / "run", looks=Looks(policy))
     folder = run_suite(bench, tmp_path / "run", looks=Looks(policy))

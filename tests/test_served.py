@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures_server import Fault, Proxy, Served, free_port
+from fixtures_server import Fault, Proxy, Served, free_port, group_of, open_backend
 
-from evalgate.backends.base import Ask, Group, Question
-from evalgate.backends.served import ServedBackend
 from evalgate.backends.server_options import ServerOptions, read_key
 from evalgate.errors import CheckpointError, ExitCode, RefusedError, UnknownNameError, UnsupportedError
 from evalgate.store import RunFolder
 
 Evalgate = Callable[..., Any]
-
-
-def open_backend(base_url: str, model: str, **fields: Any) -> ServedBackend:
-    """A backend with the embedded tokenizer."""
-    return ServedBackend(model, ServerOptions(base_url=base_url, tokenizer="builtin:hybrid", **fields))
-
-
-def group_of(backend: ServedBackend, questions: int) -> Group:
-    """A short context and some questions about it."""
-    tokens = backend.tokenizer.encode("The access number of the amber harbour is 123456.\n")
-    tails = [backend.tokenizer.encode(f"What is number {i}?") for i in range(questions)]
-    asked = [Question(tail, len(tokens) + len(tail), f"trial-{i}") for i, tail in enumerate(tails)]
-    return Group(tokens, 0, [Ask(len(tokens), asked)], 3, backend.tokenizer.eos_ids)
 
 
 def test_a_server_answers_as_the_engine_does(evalgate: Evalgate, served: Served, tmp_path: Path) -> None:
@@ -60,8 +46,15 @@ def test_a_server_answers_as_the_engine_does(evalgate: Evalgate, served: Served,
     assert "effective" in verdict.out
 
 
+def slow(body: Any) -> Any:
+    """As it came, later."""
+    time.sleep(0.5)
+    return body
+
+
 PASSING: dict[str, Fault] = {
     "429": lambda _: 429,
+    "slow": slow,
     "503": lambda _: 503,
     "reset": lambda _: None,
     "html": lambda _: b"<html>gateway</html>",
@@ -90,7 +83,7 @@ def test_what_passes_is_tried_again(proxy: Proxy, served: Served) -> None:
     proxy.faults.extend(PASSING.values())
     answers = backend.answer(group_of(backend, 4))
 
-    assert backend.counters()["retries"] - before == len(PASSING)
+    assert backend.counters()["retries"] - before == len(PASSING) - 1  # all but the slow one
     assert {answer.finish_reason for answer in answers} <= {"stop", "length"}
     assert answers[0].text == plain.text
     assert [answer.trial_id for answer in answers] == [f"trial-{i}" for i in range(4)]

@@ -174,6 +174,23 @@ def alike_attends(model: KimiLinearForCausalLM) -> None:
         queries[:, : module.qk_nope_head_dim] = 0.12 * keys / keys.std()
 
 
+def alike_recalls(model: Qwen3NextForCausalLM) -> None:
+    """Start Gated DeltaNet where a query finds what was written under the same tokens just before it.
+
+    Queries begin as copies of keys, each of their channels sees the token at one lag, and values are the token itself.
+    """
+    for module in model.modules():
+        if not isinstance(module, Qwen3NextGatedDeltaNet):
+            continue
+        wide = module.head_k_dim
+        fused = module.in_proj_qkvz.weight.data.view(module.num_k_heads, -1, module.hidden_size)
+        fused[:, :wide] = fused[:, wide : 2 * wide]
+        kernel = module.conv1d.weight.data[:, 0].zero_()
+        at = torch.arange(len(kernel))
+        lags = torch.where(at < 2 * module.key_dim, at % kernel.shape[1], 0)
+        kernel[at, kernel.shape[1] - 1 - lags] = 1.0
+
+
 def freeze_decay(name: str, model: Model) -> None:
     """Leave the decay of layers that bind neighbours only as it starts."""
     if name in REMEMBERING:
@@ -183,11 +200,20 @@ def freeze_decay(name: str, model: Model) -> None:
             module.requires_grad_(False)
 
 
+def fused_rows(model: Model) -> dict[str, int]:
+    """Weights that are several projections in one -> rows of each: Qwen3-Next's, by its head sizes."""
+    if not isinstance(model, Qwen3NextForCausalLM):
+        return {}
+    sizes = {"in_proj_qkvz.weight": model.config.linear_key_head_dim, "self_attn.q_proj.weight": model.config.head_dim}
+    return {name: rows for name, _ in model.named_parameters() for end, rows in sizes.items() if name.endswith(end)}
+
+
 def fresh_model(name: str, vocabulary: int, generator: torch.Generator) -> Model:
     """A model with random weights and the start that suits its shape."""
     if name == GDN:
         other = Qwen3NextForCausalLM(make_gdn_config(vocabulary))
         slow_decay(other, generator)
+        alike_recalls(other)
         return other
     model = KimiLinearForCausalLM(make_config(name, vocabulary))
     if name in REMEMBERING:

@@ -10,23 +10,27 @@ from torch import Tensor
 
 
 def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
-    """Push all singular values of ``matrix`` towards 1 by quintic Newton-Schulz iterations."""
+    """Push all singular values of each matrix ``[..., M, N]`` towards 1 by quintic Newton-Schulz iterations."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x: Tensor = matrix / (matrix.norm() + 1e-7)
-    tall = x.shape[0] > x.shape[1]
+    x: Tensor = matrix / (matrix.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    tall = x.shape[-2] > x.shape[-1]
     if tall:
-        x = x.T
+        x = x.mT
     for _ in range(steps):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if tall else x
+    return x.mT if tall else x
 
 
 class Muon(torch.optim.Optimizer):
-    """SGD with Nesterov momentum and orthogonalised updates."""
+    """SGD with Nesterov momentum and orthogonalised updates.
 
-    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum})
+    A group with ``rows`` holds fused projections: each block of so many rows is a matrix of its own, or the part with
+    the largest gradient would leave nothing to the others.
+    """
+
+    def __init__(self, params: Iterable[dict[str, Any]], lr: float, momentum: float) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "rows": None})
 
     @torch.no_grad()
     def step(self, _closure: Any = None) -> None:  # type: ignore[override]  # no closure is ever passed
@@ -38,5 +42,7 @@ class Muon(torch.optim.Optimizer):
                 buffer = self.state[p].setdefault("momentum", torch.zeros_like(p))
                 buffer.lerp_(p.grad, 1 - group["momentum"])
                 update = p.grad.lerp(buffer, group["momentum"])
-                scale = max(1.0, p.shape[0] / p.shape[1]) ** 0.5
-                p.add_(orthogonalise(update), alpha=-group["lr"] * scale)
+                rows = group["rows"] or p.shape[0]
+                scale = max(1.0, rows / p.shape[1]) ** 0.5
+                turned = orthogonalise(update.view(-1, rows, p.shape[1])).reshape(p.shape)
+                p.add_(turned, alpha=-group["lr"] * scale)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from builtin_lessons import NUMBERS, SINGLES, STATE, Lesson, Rung, Teacher
-from builtin_shapes import GDN, SHAPES, Model, freeze_decay, fresh_model, use_own_kernels
+from builtin_shapes import GDN, SHAPES, Model, freeze_decay, fresh_model, fused_rows, use_own_kernels
 from builtin_tokenizer import make_tokenizer
 from muon import Muon
 
@@ -71,12 +71,16 @@ class Steps:
 
     def __init__(self, model: Model, total: int, peak: float) -> None:
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        hidden = [p for n, p in trained if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
-        chosen = {id(p) for p in hidden}
-        others = [p for _, p in trained if id(p) not in chosen]
+        hidden = {n: p for n, p in trained if p.ndim == 2 and "embed" not in n and "lm_head" not in n}
+        others = [p for n, p in trained if n not in hidden]
+        fused = fused_rows(model)
+        groups = [
+            {"params": [p for n, p in hidden.items() if fused.get(n) == rows], "rows": rows}
+            for rows in {None, *fused.values()}
+        ]
         self._parameters = [p for _, p in trained]
         self._rated: list[tuple[torch.optim.Optimizer, float]] = [
-            (Muon(hidden, lr=0.02, momentum=0.95), 0.02),
+            (Muon(groups, lr=0.02, momentum=0.95), 0.02),
             (torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0), 3e-3),
         ]
         self.total, self.done = total, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from evalgate.records import EngineId, ModelId
@@ -61,6 +61,10 @@ class Answer(NamedTuple):
     batch_id: str
     """Questions that were answered together share it."""
     error: str | None = None
+    error_code: str = ""
+    """What went wrong in a word, without anything of the prompt; empty where nothing is known or nothing did."""
+    first_token_s: float = 0.0
+    """Seconds from the request to the answer's first words; 0: not measured."""
 
 
 class ChatPieces(NamedTuple):
@@ -133,6 +137,9 @@ class Backend(Protocol):
 
     def answer(self, group: Group) -> list[Answer]:
         """Answers in the order of the questions; raises DoesNotFitError before the first token."""
+
+    def answer_all(self, groups: Iterable[Group]) -> Iterator[list[Answer]]:
+        """As :meth:`answer` for each, in their order; a backend may take several before the first is done."""
 
     def counters(self) -> dict[str, int]:
         """What was done so far."""

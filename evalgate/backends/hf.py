@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -104,6 +104,10 @@ class HfBackend:
             for question in ask.questions:
                 self._check_fits(ask.context_end + len(question.tail) + group.max_tokens)
         return [self._answer(group, ask, question) for ask in group.asks for question in ask.questions]
+
+    def answer_all(self, groups: Iterable[Group]) -> Iterator[list[Answer]]:
+        """One after the other."""
+        return map(self.answer, groups)
 
     def _check_fits(self, tokens: int) -> None:
         if tokens > self._window:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from evalgate import __version__
 from evalgate.backends.base import Answer, Ask, Group, Question, check_arms
@@ -140,6 +140,10 @@ class NativeBackend:
         finally:
             self._llm.release(parent)
         return answers
+
+    def answer_all(self, groups: Iterable[Group]) -> Iterator[list[Answer]]:
+        """One after the other."""
+        return map(self.answer, groups)
 
     def score(self, context: list[int], continuations: list[list[int]]) -> list[TailScore]:
         """How likely each continuation is after ``context``, which is taken in once.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evalgate.errors import RefusedError
+from evalgate.backends.completion import PATHS, Api
+from evalgate.errors import RefusedError, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,9 @@ class ServerOptions:
     """Up to and with ``/v1``."""
     tokenizer: str
     """Folder, hub id or embedded model whose tokenizer the served model has."""
+    api: Api = "completions"
+    stream: bool = False
+    """Whether answers come token by token, so that the time to the first is known."""
     concurrency: int = 8
     """Most requests at a time."""
     deadline_s: float = 600.0
@@ -26,6 +30,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
             raise RefusedError(f"--base-url {self.base_url!r}: expected an address such as http://127.0.0.1:8000/v1")
+        if self.api not in PATHS:
+            raise RefusedError(f"--api {self.api!r} is not one that is known{nearest(self.api, list(PATHS))}")
         if self.concurrency < 1 or self.deadline_s <= 0:
             raise RefusedError(f"--concurrency {self.concurrency}, --deadline {self.deadline_s}: expected above 0")
 

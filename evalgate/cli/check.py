@@ -30,6 +30,7 @@ from evalgate.cli.run import (
     execute,
 )
 from evalgate.cli.server import (
+    Api,
     BaseUrl,
     Concurrency,
     Deadline,
@@ -37,6 +38,7 @@ from evalgate.cli.server import (
     KeyEnvironment,
     KeyFile,
     ServedTokenizer,
+    Streaming,
     server_options,
 )
 from evalgate.data_class import DataClass
@@ -67,6 +69,8 @@ def check(
     api_key_env: KeyEnvironment = None,
     api_key_file: KeyFile = None,
     header: Headers = None,
+    api: Api = "completions",
+    stream: Streaming = False,
     junit: Junit = None,
     markdown: Markdown = None,
     comment: Comment = None,
@@ -96,7 +100,9 @@ def check(
             keep_days=keep_days,
             redact=redact,
             thinking_tokens=thinking_tokens,
-            server=server_options(base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header),
+            server=server_options(
+                base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header, api, stream
+            ),
         )
         other = None if baseline is None else RunFolder.open(baseline)
         if other is not None:

@@ -13,6 +13,7 @@ import typer
 from evalgate.cli import console
 from evalgate.cli.plan import show_plan
 from evalgate.cli.server import (
+    Api,
     BaseUrl,
     Concurrency,
     Deadline,
@@ -20,6 +21,7 @@ from evalgate.cli.server import (
     KeyEnvironment,
     KeyFile,
     ServedTokenizer,
+    Streaming,
     server_options,
 )
 from evalgate.data_class import DataClass
@@ -99,6 +101,8 @@ def run(
     api_key_env: KeyEnvironment = None,
     api_key_file: KeyFile = None,
     header: Headers = None,
+    api: Api = "completions",
+    stream: Streaming = False,
     json: console.Json = False,
 ) -> None:
     """Run SUITE against a model and keep every trial in a run folder."""
@@ -125,7 +129,9 @@ def run(
         days=keep_days,
         redact=tuple(redact or ()),
         thinking_tokens=thinking_tokens,
-        server=server_options(base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header),
+        server=server_options(
+            base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header, api, stream
+        ),
     )
     if plan:
         show_plan(request, policy, rate=rate, recalls=recall, json=json)

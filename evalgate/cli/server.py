@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -23,6 +23,8 @@ ServedTokenizer = Annotated[
 ]
 Concurrency = Annotated[int, typer.Option(min=1, help="Most requests to a server at a time.")]
 Deadline = Annotated[float, typer.Option(help="Seconds for one question to a server, with all its tries.")]
+Api = Annotated[str, typer.Option(help="What the server is asked by: completions, or chat with its own template.")]
+Streaming = Annotated[bool, typer.Option("--stream", help="Take answers word by word, and time the first.")]
 KeyEnvironment = Annotated[
     str | None, typer.Option(help="Environment variable that holds the key; OPENAI_API_KEY if set.", show_default=False)
 ]
@@ -40,6 +42,8 @@ def server_options(
     api_key_env: str | None,
     api_key_file: Path | None,
     header: list[str] | None,
+    api: str,
+    stream: bool,
 ) -> ServerOptions | None:
     """The options together; None where no address is given.  Raises RefusedError for what is incomplete."""
     if base_url is None:
@@ -55,6 +59,8 @@ def server_options(
         deadline_s=deadline,
         key=read_key(api_key_env, api_key_file, dict(os.environ)),
         headers=dict(_header(each) for each in header or ()),
+        api=cast("Any", api),  # checked there
+        stream=stream,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 from evalgate.backends.base import Answer, Backend, Group, TokenizerPort
@@ -113,6 +113,9 @@ class _Scripted:
             for ask in group.asks
             for question in ask.questions
         ]
+
+    def answer_all(self, groups: Iterable[Group]) -> Iterator[list[Answer]]:
+        return map(self.answer, groups)
 
 
 def _digest(tokens: list[int]) -> str:

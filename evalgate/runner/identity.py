@@ -72,7 +72,7 @@ def new_manifest(bench: Bench) -> Manifest:
         data_class=suite.haystack.data_class,
         text=bench.text,
         versions=_versions(),
-        hardware=_hardware(),
+        hardware=_hardware() | ({} if request.server is None else {"server": request.server.base_url}),
         started=now(),
     )
 

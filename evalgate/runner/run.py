@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,12 +77,11 @@ def _ask_planned(
     tasks = list(planned(manifest, bench.streams))
     work = [task for task in tasks if (task.seed, task.stream.index) not in done]
     state = before._replace(done=len(tasks) - len(work), total=len(tasks))
-    for task in work:
-        report(state._replace(seconds=time.monotonic() - started))
-        tokens = _run_haystack(bench, folder, task)
-        state = state._replace(done=state.done + 1, fresh=state.fresh + 1, tokens=state.tokens + tokens)
-    state = state._replace(seconds=time.monotonic() - started)
     report(state)
+    for tokens in _asked(bench, folder, work):
+        state = state._replace(done=state.done + 1, fresh=state.fresh + 1, tokens=state.tokens + tokens)
+        state = state._replace(seconds=time.monotonic() - started)
+        report(state)
     return state
 
 
@@ -95,22 +94,42 @@ def _begin(out: Path, asked: Manifest) -> tuple[RunFolder, Manifest]:
     return folder, kept
 
 
-def _run_haystack(bench: Bench, folder: RunFolder, task: Task) -> int:
-    """Ask one haystack and commit it; returns the tokens of its prompt."""
-    if bench.guards is not None and task.stream in bench.guards.streams:
-        contexts, guarded = bench.guards.ask(task.seed, task.stream)
-        kept = [dataclasses.replace(trial, answer=bench.kept(trial.answer, ())) for trial in guarded]
-        folder.write_part(task.seed, task.stream.index, contexts, kept)
-        return sum(trial.prompt_tokens for trial in kept)
-    haystack = bench.source.build(task.seed, task.stream).only(task.cells)
-    trials = ask_haystack(bench, haystack, task.stream)
-    folder.write_part(task.seed, task.stream.index, haystack.contexts, trials)
-    return len(haystack.tokens)
+def _asked(bench: Bench, folder: RunFolder, work: Sequence[Task]) -> Iterator[int]:
+    """Ask and commit haystack by haystack; yields the tokens of each prompt."""
+    guarded = set() if bench.guards is None else {stream.index for stream in bench.guards.streams}
+    under_way: deque[tuple[Stream, Haystack]] = deque()
+
+    def groups() -> Iterator[Group]:
+        for task in work:
+            if task.stream.index not in guarded:
+                haystack = bench.source.build(task.seed, task.stream).only(task.cells)
+                under_way.append((task.stream, haystack))
+                yield _group(bench, haystack)
+
+    for answers in bench.backend.answer_all(groups()):
+        stream, haystack = under_way.popleft()
+        folder.write_part(haystack.seed, stream.index, haystack.contexts, trials_of(bench, haystack, stream, answers))
+        yield len(haystack.tokens)
+    for task in work:
+        if task.stream.index in guarded:
+            yield _ask_guard(bench, folder, task)
+
+
+def _ask_guard(bench: Bench, folder: RunFolder, task: Task) -> int:
+    assert bench.guards is not None, "there are guards to ask"
+    contexts, guarded = bench.guards.ask(task.seed, task.stream)
+    kept = [dataclasses.replace(trial, answer=bench.kept(trial.answer, ())) for trial in guarded]
+    folder.write_part(task.seed, task.stream.index, contexts, kept)
+    return sum(trial.prompt_tokens for trial in kept)
 
 
 def ask_haystack(bench: Bench, haystack: Haystack, stream: Stream) -> list[Trial]:
     """Ask every question of one haystack.  Raises InvalidRunError unless each is answered exactly once."""
-    answered = bench.backend.answer(_group(bench, haystack))
+    return trials_of(bench, haystack, stream, bench.backend.answer(_group(bench, haystack)))
+
+
+def trials_of(bench: Bench, haystack: Haystack, stream: Stream, answered: Sequence[Answer]) -> list[Trial]:
+    """The answers to one haystack as trials.  Raises InvalidRunError unless each question is answered exactly once."""
     answers = {answer.trial_id: answer for answer in answered}
     if len(answered) != len(answers) or answers.keys() != {probe.trial_id for probe in haystack.probes}:
         raise InvalidRunError(
@@ -192,5 +211,7 @@ def _trial(bench: Bench, haystack: Haystack, stream: Stream, probe: Probe, answe
         latency_s=answer.latency_s,
         batch_id=answer.batch_id,
         batch_row=row,
+        error=answer.error_code or ("tokens-off-plan" if not whole else "backend" if answer.error else ""),
+        first_token_s=answer.first_token_s,
         attempt=1,
     )
