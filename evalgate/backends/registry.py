@@ -9,11 +9,12 @@ from evalgate.backends.settings import Sections
 from evalgate.errors import RefusedError, UnknownNameError, UnsupportedError, nearest
 
 if TYPE_CHECKING:
+    from evalgate.backends.load_options import LoadOptions
     from evalgate.backends.server_options import ServerOptions
 
 IN_PROCESS = ("native", "hf")
-"""Those that read a checkpoint themselves."""
-BACKENDS = (*IN_PROCESS, "openai")
+"""Those of the project itself that read a checkpoint."""
+BACKENDS = (*IN_PROCESS, "lm-eval", "openai")
 
 
 def open_backend(
@@ -26,11 +27,13 @@ def open_backend(
     device: str = "cpu",
     max_tokens: int | None = None,
     server: ServerOptions | None = None,
+    load: LoadOptions | None = None,
 ) -> Backend:
     """Open backend ``name`` on ``model`` under a profile's sections.
 
     ``device`` is where it computes: ``cpu``, ``cuda``, ``cpu-interpret``.  ``max_tokens`` is the most tokens of a
-    prompt and its answer (None: the model's window, or what memory allows); ``server`` is for ``openai``.
+    prompt and its answer (None: the model's window, or what memory allows); ``server`` is for ``openai``, ``load`` for
+    ``hf`` and ``lm-eval``.
     Raises UnknownNameError (backend, embedded model), CheckpointError, UnsupportedError or DoesNotFitError.
     """
     # Imported when asked for: each brings its own heavy libraries.
@@ -41,11 +44,25 @@ def open_backend(
             model, profile_sections, profile=profile_name, dtype=dtype, device=device, max_tokens=max_tokens
         )
     if name == "hf":
-        if device != "cpu":
-            raise UnsupportedError(f"device {device!r}: backend hf computes on cpu only; use --backend native")
+        if device == "cpu-interpret":
+            raise UnsupportedError(f"device {device!r}: backend hf has no such kernels; use --backend native")
         from evalgate.backends.hf import HfBackend
 
-        return HfBackend(model, profile_sections, profile=profile_name, dtype=dtype, max_tokens=max_tokens)
+        return HfBackend(
+            model,
+            profile_sections,
+            profile=profile_name,
+            dtype=dtype,
+            device=device,
+            max_tokens=max_tokens,
+            load={} if load is None else load.hf_args,
+        )
+    if name == "lm-eval":
+        from evalgate.backends.lm_eval_backend import LmEvalBackend
+
+        if load is None or load.lm is None:
+            raise RefusedError("--backend lm-eval needs --lm, lm-eval's name of a kind of model such as hf or vllm")
+        return LmEvalBackend(model, profile_sections, load, profile=profile_name, max_tokens=max_tokens)
     if name == "openai":
         from evalgate.backends.served import ServedBackend
 

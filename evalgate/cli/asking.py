@@ -10,7 +10,7 @@ from evalgate.errors import MismatchError
 if TYPE_CHECKING:
     from evalgate.gates.policy import Policy
     from evalgate.records import AnswerRule
-    from evalgate.runner import RunRequest, ServerOptions
+    from evalgate.runner import LoadOptions, RunRequest, ServerOptions
 
 
 def under_policy(
@@ -30,6 +30,7 @@ def under_policy(
     redact: list[str] | None = None,
     thinking_tokens: int | None = None,
     server: ServerOptions | None = None,
+    load: LoadOptions | None = None,
 ) -> RunRequest:
     """A run of ``suite`` for as many seeds as ``rules`` may need; of each privacy rule the stricter holds.
 
@@ -58,4 +59,5 @@ def under_policy(
         redact=(*rules.privacy.redact, *(redact or ())),
         thinking_tokens=thinking_tokens,
         server=server,
+        load=load,
     )

@@ -10,6 +10,7 @@ import typer
 from evalgate.cli import console
 from evalgate.cli.asking import under_policy
 from evalgate.cli.gate import Comment, Files, Github, Junit, Markdown, Policy, judge_and_tell, told_to_files
+from evalgate.cli.loading import HfArguments, LmArguments, LmName, load_options
 from evalgate.cli.policy_ref import PolicyRef, choose
 from evalgate.cli.report import write_report
 from evalgate.cli.run import (
@@ -71,6 +72,9 @@ def check(
     header: Headers = None,
     api: Api = "completions",
     stream: Streaming = False,
+    hf_args: HfArguments = None,
+    lm: LmName = None,
+    lm_args: LmArguments = None,
     junit: Junit = None,
     markdown: Markdown = None,
     comment: Comment = None,
@@ -103,6 +107,7 @@ def check(
             server=server_options(
                 base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header, api, stream
             ),
+            load=load_options(hf_args, lm, lm_args),
         )
         other = None if baseline is None else RunFolder.open(baseline)
         if other is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from evalgate.cli import console
+from evalgate.cli.loading import HfArguments, LmArguments, LmName, load_options
 from evalgate.cli.plan import show_plan
 from evalgate.cli.server import (
     Api,
@@ -103,6 +104,9 @@ def run(
     header: Headers = None,
     api: Api = "completions",
     stream: Streaming = False,
+    hf_args: HfArguments = None,
+    lm: LmName = None,
+    lm_args: LmArguments = None,
     json: console.Json = False,
 ) -> None:
     """Run SUITE against a model and keep every trial in a run folder."""
@@ -132,6 +136,7 @@ def run(
         server=server_options(
             base_url, tokenizer, concurrency, deadline, api_key_env, api_key_file, header, api, stream
         ),
+        load=load_options(hf_args, lm, lm_args),
     )
     if plan:
         show_plan(request, policy, rate=rate, recalls=recall, json=json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evalgate.backends.load_options import LoadOptions, read_arguments
 from evalgate.backends.server_options import ServerOptions, read_key
 from evalgate.runner.compile import Made, compile_to
 from evalgate.runner.fit import Fit, fit_suite
@@ -15,6 +16,7 @@ from evalgate.runner.run import Progress, run_suite
 __all__ = [
     "Bench",
     "Fit",
+    "LoadOptions",
     "Looks",
     "Made",
     "Plan",
@@ -29,6 +31,7 @@ __all__ = [
     "make_plan",
     "prepare",
     "probe",
+    "read_arguments",
     "read_key",
     "rescore",
     "run_suite",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evalgate.backends.base import Backend, TokenizerPort, check_arms
+from evalgate.backends.load_options import LoadOptions
 from evalgate.backends.registry import open_backend
 from evalgate.backends.server_options import ServerOptions
 from evalgate.data_class import DataClass, check_limits
@@ -51,6 +52,8 @@ class RunRequest:
     """Most tokens of reasoning before an answer; None: as the suite has it."""
     server: ServerOptions | None = None
     """How a server is reached; None: the backend is none."""
+    load: LoadOptions | None = None
+    """Arguments for the library that loads the model; None: none, or it is the engine."""
 
     def __post_init__(self) -> None:
         if not self.model.strip():
@@ -117,6 +120,7 @@ def prepare(request: RunRequest) -> Bench:
         device=request.device,
         max_tokens=suite.lengths[-1],
         server=request.server,
+        load=request.load,
     )
     longest = suite.lengths[-1]
     if longest > backend.window:
