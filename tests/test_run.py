@@ -110,7 +110,7 @@ def test_either_backend_gives_the_same_answers(finished: RunFolder, tmp_path: Pa
     other = run_suite(prepare(dataclasses.replace(REQUEST, backend="hf", seeds=1)), tmp_path / "hf")
     ours = {trial.trial_id: trial for trial in finished.trials()}
 
-    assert other.manifest().engine.arm_paths == {"default": "cold"}
+    assert other.manifest().engine.arm_paths == {"default": "fork"}
     for trial in other.trials():
         assert (trial.answer, trial.prompt_sha256, trial.outcome) == (
             ours[trial.trial_id].answer,

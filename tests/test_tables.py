@@ -5,6 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
 from evalgate.records import Context, Trial
 from evalgate.tables import Part, UnreadableTableError, pack, pack_part, unpack, unpack_part
 
@@ -55,3 +59,18 @@ def test_flipped_bits_are_seen(make_haystack: MakeHaystack) -> None:
         except UnreadableTableError:
             refused += 1
     assert refused > 30
+
+
+def test_tables_of_before_a_column_was_there(make_haystack: MakeHaystack) -> None:
+    """Columns that came later have the value that they stand for; one that is missing without such a value is told."""
+    _, trials = make_haystack(1)
+    table = pq.read_table(pa.BufferReader(pack(Trial, trials)))
+
+    def without(*names: str) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.drop_columns(list(names)), sink, write_page_checksum=True)
+        return bytes(sink.getvalue())
+
+    assert unpack(Trial, without("error", "first_token_s")) == trials
+    with pytest.raises(UnreadableTableError, match="missing \\['answer'\\]"):
+        unpack(Trial, without("answer", "error"))
