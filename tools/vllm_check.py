@@ -210,9 +210,9 @@ def report(work: Path, runs: Mapping[str, RunFolder], seeds: int) -> str:
         [
             "# vLLM on a CPU",
             "",
-            f"Written by `tools/vllm_check.py` on {datetime.now(UTC):%Y-%m-%d}: vLLM {server.get('version')} (bf16), "
-            f"`{MODEL}`, suite `needle` in the arms `default`, `cold` and `warm`, {seeds} seeds of seed set "
-            f"`{SEED_SET}`.",
+            f"Written by `tools/vllm_check.py` on {datetime.now(UTC):%Y-%m-%d}.",
+            f"vLLM {server.get('version')} in bf16 serves `{MODEL}`; suite `needle` in the arms `default`, `cold` and",
+            f"`warm`, {seeds} seeds of seed set `{SEED_SET}`.",
             f"Cache settings as `/metrics` has them: {json.dumps(cache)}.",
             "",
             *table_of_runs(runs),

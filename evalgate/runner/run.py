@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from evalgate.backends.base import PROMPT_ARMS, Answer, Ask, Group, Question
+from evalgate.backends.base import PROMPT_ARMS, Answer, Ask, Group, Question, TokenizerPort
 from evalgate.errors import InvalidRunError
 from evalgate.records import Manifest, Outcome, Trial
 from evalgate.runner.identity import check_same, new_manifest, now
@@ -20,6 +20,7 @@ from evalgate.tasks.haystack import Haystack, Probe
 from evalgate.tasks.packing import Stream
 from evalgate.tasks.scoring import score
 from evalgate.tasks.stopping import cut
+from evalgate.tasks.suite import Suite
 
 
 class Progress(NamedTuple):
@@ -104,7 +105,7 @@ def _asked(bench: Bench, folder: RunFolder, work: Sequence[Task]) -> Iterator[in
             if task.stream.index not in guarded:
                 haystack = bench.source.build(task.seed, task.stream).only(task.cells)
                 under_way.append((task.stream, haystack))
-                yield _group(bench, haystack)
+                yield group_of(bench.suite, bench.backend.tokenizer, haystack)
 
     for answers in bench.backend.answer_all(groups()):
         stream, haystack = under_way.popleft()
@@ -125,7 +126,9 @@ def _ask_guard(bench: Bench, folder: RunFolder, task: Task) -> int:
 
 def ask_haystack(bench: Bench, haystack: Haystack, stream: Stream) -> list[Trial]:
     """Ask every question of one haystack.  Raises InvalidRunError unless each is answered exactly once."""
-    return trials_of(bench, haystack, stream, bench.backend.answer(_group(bench, haystack)))
+    return trials_of(
+        bench, haystack, stream, bench.backend.answer(group_of(bench.suite, bench.backend.tokenizer, haystack))
+    )
 
 
 def trials_of(bench: Bench, haystack: Haystack, stream: Stream, answered: Sequence[Answer]) -> list[Trial]:
@@ -153,8 +156,8 @@ def _rows(answers: Sequence[Answer]) -> dict[str, int]:
     return rows
 
 
-def _group(bench: Bench, haystack: Haystack) -> Group:
-    arms = bench.suite.arms
+def group_of(suite: Suite, tokenizer: TokenizerPort, haystack: Haystack) -> Group:
+    """Everything that is asked of one haystack, as backends take it."""
     asks = [
         Ask(
             end,
@@ -166,15 +169,15 @@ def _group(bench: Bench, haystack: Haystack) -> Group:
             "default" if arm in PROMPT_ARMS else arm,
         )
         for length, end in sorted(haystack.ends.items())
-        for arm in arms
+        for arm in suite.arms
     ]
     asks = [ask for ask in asks if ask.questions]
     return Group(
         tokens=haystack.tokens,
         context_start=haystack.context_start,
         asks=asks,
-        max_tokens=bench.suite.decoding.thinking_tokens + bench.suite.decoding.max_tokens,
-        stop_ids=bench.backend.tokenizer.eos_ids,
+        max_tokens=suite.decoding.thinking_tokens + suite.decoding.max_tokens,
+        stop_ids=tokenizer.eos_ids,
     )
 
 
