@@ -89,6 +89,30 @@ def test_a_profile_acts_and_what_is_shared_changes_nothing(ours: Any, requests: 
     assert [value for value, _ in alone] == pytest.approx([value for value, _ in full], abs=1e-4)
 
 
+@pytest.mark.parametrize("profile", ["full", "state-rank-2"])
+def test_answers_side_by_side_are_those_alone(profile: str) -> None:
+    """Twenty prompts over one long beginning, two kinds of settings in turns: the texts of each alone, in their order.
+
+    What they begin with alike is taken in once.
+    """
+    from lm_eval.api.instance import Instance
+
+    from evalgate.lm_eval_tasks.model import EvalgateLM
+
+    shots = lines(40, "shots")
+    kinds = [{"until": ["\n"], "max_gen_toks": 8}, {"until": [], "max_gen_toks": 5}]
+    asked = [
+        Instance("generate_until", {}, (f"{shots}\n{lines(1, str(i))}\nThe", dict(kinds[i % 2])), i) for i in range(20)
+    ]
+    together, alone = (EvalgateLM(pretrained="builtin:hybrid", profile=profile, max_length=2048) for _ in range(2))
+    texts = together.generate_until(asked)
+
+    assert texts == [alone.generate_until([one])[0] for one in asked]
+    assert len(set(texts)) > 3
+    shared = len(together.tok_encode(shots)) // 64 * 64
+    assert together._native.counters()["engine.prefix.tokens_reused"] >= 16 * shared
+
+
 def test_what_it_cannot_do_is_refused(ours: Any) -> None:
     """Sampling, unknown settings, no model."""
     from lm_eval.api.instance import Instance

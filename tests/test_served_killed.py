@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,7 +121,12 @@ def test_a_key_is_nowhere(proxy: Proxy, served: Served, tmp_path: Path) -> None:
     out = tmp_path / "run"
     proxy.faults.extend([lambda body: body] * 4 + [lambda _: 400, lambda _: 429, lambda _: None])
     process = subprocess.run(
-        [sys.executable, "-m", "evalgate", *words(served.model, proxy.base_url, out, "--header", "X-Token: sk-header")],
+        [
+            sys.executable,
+            "-m",
+            "evalgate",
+            *words(served.model, proxy.base_url, out, "--header", "X-Token: sk-header", "--seeds", 1),
+        ],
         env=os.environ | {"OPENAI_API_KEY": "sk-secret"},
         capture_output=True,
         text=True,
@@ -132,3 +138,28 @@ def test_a_key_is_nowhere(proxy: Proxy, served: Served, tmp_path: Path) -> None:
     for secret in ("sk-secret", "sk-header"):
         assert secret not in process.stdout + process.stderr
         assert not [path for path in out.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_ctrl_c_ends_while_answers_are_awaited(proxy: Proxy, served: Served, tmp_path: Path) -> None:
+    """At once, in one line, though requests are under way that would take minutes."""
+    away = threading.Event()
+
+    def slow(body: Any) -> Any:
+        away.wait(60)
+        return body
+
+    proxy.faults.extend([lambda body: body] * 4 + [slow] * 20)
+    process = begin(words(served.model, proxy.base_url, tmp_path / "run"))
+    until = time.monotonic() + 120
+    while len(proxy.asked) < 6:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until, "no question was asked in time"
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, err = process.communicate(timeout=30)
+    finally:
+        away.set()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "Traceback" not in err
+    assert "interrupted" in err

@@ -6,6 +6,7 @@ Requests that share a context are scored on forks of one session, as the questio
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 
-from evalgate.backends.base import Ask, Group, Question
 from evalgate.backends.native import NativeBackend
 from evalgate.errors import EvalgateError, UnsupportedError
 
@@ -24,7 +24,7 @@ Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
 class EngineLM(TemplateLM):  # type: ignore[misc]  # lm-eval is read without types
-    """Greedy, and one request at a time."""
+    """Greedy; requests of the same settings are answered side by side."""
 
     def __init__(self, backend: NativeBackend, *, add_bos_token: bool = False) -> None:
         """Ask ``backend``, as it was opened."""
@@ -70,7 +70,14 @@ class EngineLM(TemplateLM):  # type: ignore[misc]  # lm-eval is read without typ
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002 - lm-eval's signature
         """Greedy answers, cut before the first stop text.  Raises UnsupportedError for sampling."""
-        return [self._generated(*request.args) for request in requests]
+        alike: dict[str, list[int]] = {}
+        for i, request in enumerate(requests):
+            alike.setdefault(json.dumps(request.args[1], sort_keys=True, default=str), []).append(i)
+        texts: dict[int, str] = {}
+        for indices in alike.values():
+            contexts, settings = [requests[i].args[0] for i in indices], requests[indices[0]].args[1]
+            texts |= dict(zip(indices, self._generated(contexts, settings), strict=True))
+        return [texts[i] for i in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002
         """Log likelihood of whole texts, in windows of the model."""
@@ -96,17 +103,22 @@ class EngineLM(TemplateLM):  # type: ignore[misc]  # lm-eval is read without typ
         pairs = [(None, *utils.make_disjoint_window(window)) for window in windows]
         return sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs))
 
-    def _generated(self, context: str, settings: dict[str, Any]) -> str:
+    def _generated(self, contexts: Sequence[str], settings: dict[str, Any]) -> list[str]:
+        """Answers to requests of the same settings; prompts that begin alike come after one another."""
         if settings.get("do_sample") or settings.get("temperature"):
             raise UnsupportedError("model evalgate answers greedily; set do_sample=False and temperature=0")
         until = settings.get("until") or []
         stops = [until] if isinstance(until, str) else list(until)
-        most = int(settings.get("max_gen_toks", MAX_GEN_TOKENS))
-        ids = self.tok_encode(context)
-        question = Question(ids[-1:], len(ids), "lm-eval")
-        group = Group(ids[:-1], 0, [Ask(len(ids) - 1, [question])], most, self._tokenizer.eos_ids)
-        (answer,) = self._native.answer(group)
-        if answer.finish_reason == "error":
-            raise EvalgateError(f"the engine gave no answer: {answer.error}")
-        ends = [at for stop in stops if stop and (at := answer.text.find(stop)) >= 0]
-        return answer.text[: min(ends)] if ends else answer.text
+        prompts = [self.tok_encode(context) for context in contexts]
+        order = sorted(range(len(prompts)), key=prompts.__getitem__)
+        results = self._native.complete(
+            [prompts[i] for i in order], int(settings.get("max_gen_toks", MAX_GEN_TOKENS)), self._tokenizer.eos_ids
+        )
+        texts = [""] * len(prompts)
+        for i, result in zip(order, results, strict=True):
+            if result.finish not in ("stop", "length"):
+                raise EvalgateError("the engine gave no answer: the logits are not finite")
+            text = self._tokenizer.decode(result.tokens)
+            ends = [at for stop in stops if stop and (at := text.find(stop)) >= 0]
+            texts[i] = text[: min(ends)] if ends else text
+        return texts

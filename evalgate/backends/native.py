@@ -161,6 +161,23 @@ class NativeBackend:
         finally:
             self._llm.release(parent)
 
+    def complete(self, prompts: Sequence[list[int]], max_tokens: int, stop_ids: frozenset[int]) -> list[Result]:
+        """Greedy answers to whole prompts, side by side; what prompts begin with alike is taken in once and stored.
+
+        The profile acts where a question of a haystack would go on.  Raises DoesNotFitError before the first token.
+        """
+        for prompt in prompts:
+            self._llm.check_fits(len(prompt) + max_tokens)
+        requests = [
+            Request(tokens=prompt, max_tokens=max_tokens, stop_ids=stop_ids, context=ContextSpan(0, len(prompt) - 1))
+            for prompt in prompts
+        ]
+        # The first goes alone, so that the others find its prefix.
+        results = self._llm.run(requests[:1])
+        for first in range(1, len(requests), SESSIONS):
+            results += self._llm.run(requests[first : first + SESSIONS])
+        return results
+
     def _answer_alone(self, group: Group, ask: Ask, batch: Sequence[Question]) -> list[Answer]:
         """Questions as whole prompts, by the way that the arm names."""
         started = time.perf_counter()
