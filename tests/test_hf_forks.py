@@ -94,6 +94,17 @@ def one_short(self: hf_forks.Forks, tokens: Any) -> None:
     self.tokens += bool(self.tokens) and 1
 
 
+def not_copied_later(self: hf_forks.Forks, *arguments: Any) -> Any:
+    """As a cache that is another object once a window is full."""
+    return not_copied(self, *arguments) if self.tokens > 150 else ASK(self, *arguments)
+
+
+def off_by_little(self: hf_forks.Forks, *arguments: Any) -> Any:
+    """The same tokens, from logits that are not the same."""
+    said, logits = ASK(self, *arguments)
+    return said, logits + torch.linspace(0, 0.01, len(logits))
+
+
 def no_copies(*_: Any) -> Any:
     """A cache that cannot be copied."""
     raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
@@ -102,7 +113,16 @@ def no_copies(*_: Any) -> Any:
 ASK, EXTEND = hf_forks.Forks.ask, hf_forks.Forks.extend
 
 
-@pytest.mark.parametrize(("name", "fault"), [("ask", not_copied), ("extend", one_short), ("ask", no_copies)])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("ask", not_copied),
+        ("ask", not_copied_later),
+        ("extend", one_short),
+        ("ask", off_by_little),
+        ("ask", no_copies),
+    ],
+)
 def test_forks_that_are_not_exact_are_not_taken(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any) -> None:
     """A cache that is shared, that loses a token or cannot be copied: whole prompts, and the manifest says so."""
     monkeypatch.setattr(hf_forks.Forks, name, fault)

@@ -248,6 +248,16 @@ def test_a_clock_that_jumps_changes_no_deadline(proxy: Proxy, served: Served, mo
     assert answer.finish_reason != "error"
 
 
+def test_a_chat_holds_one_message(served: Served, proxy: Proxy) -> None:
+    """What is no one message of a user in the template is not sent, and told."""
+    backend = open_backend(proxy.base_url, served.model, api="chat")
+    proxy.asked.clear()
+    (answer,) = backend.answer(group_of(backend, 1))
+
+    assert (answer.finish_reason, answer.error_code) == ("error", "no-chat")
+    assert not proxy.asked
+
+
 def test_codes_say_nothing_of_prompts() -> None:
     """A code is one word, whatever the message holds."""
     assert ServerError("http-400", "the prompt was: secret").code == "http-400"
