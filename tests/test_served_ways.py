@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 from fixtures_server import Proxy, Served, group_of, open_backend
 
 from evalgate.backends.base import Answer, Ask, Group
+from evalgate.backends.event_loop import EventLoop
 from evalgate.backends.http_client import PassingError, ServerError
+from evalgate.backends.salt import Salt
 from evalgate.backends.served import ServedBackend
 from evalgate.backends.server_facts import read_metrics
 from evalgate.errors import ExitCode
@@ -72,6 +76,32 @@ def test_every_way_gives_the_same(
     assert isinstance(server, dict)
     assert (server["api"], server["stream"]) == ("chat" if "chat" in options else "completions", "--stream" in options)
     assert run.manifest().hardware["server"] == proxy.base_url
+
+
+def test_the_first_token_is_timed_when_it_comes(served: Served) -> None:
+    """Long before the last, where an answer has many."""
+    backend = open_backend(served.base_url, served.model, stream=True)
+    group = group_of(backend, 1)._replace(max_tokens=60, stop_ids=frozenset())
+    tokens = backend.tokenizer.encode("The")
+    asked = Ask(len(tokens), [group.asks[0].questions[0]._replace(tail=backend.tokenizer.encode(" guard hid eleven"))])
+    (answer,) = backend.answer(group._replace(tokens=tokens, asks=[asked]))
+
+    assert len(answer.token_ids) > 5
+    assert 0 < answer.first_token_s < 0.7 * answer.latency_s
+
+
+def test_what_is_under_way_ends_with_the_loop() -> None:
+    """Whoever waits for it is told; what was to be done last is done."""
+    loop, done = EventLoop(), []
+    waiting = loop.start(asyncio.sleep(600))
+
+    async def last() -> None:
+        done.append(True)
+
+    loop.close(last)
+    with pytest.raises(CancelledError):
+        waiting.result(10)
+    assert done
 
 
 def test_streams_that_break_off(proxy: Proxy, served: Served) -> None:
@@ -246,6 +276,16 @@ def test_a_clock_that_jumps_changes_no_deadline(proxy: Proxy, served: Served, mo
     (answer,) = backend.answer(group_of(backend, 1))
 
     assert answer.finish_reason != "error"
+
+
+def test_salts_have_one_number_of_tokens() -> None:
+    """The commonest, also where a tokenizer splits digits unequally; and none is drawn twice."""
+    salt = Salt(lambda text: [int(digit) for digit in text.strip()][: 11 if text[0] in "01" else 12])
+    drawn = [salt.draw() for _ in range(200)]
+
+    assert salt.tokens == 12
+    assert {len(ids) for ids in drawn} == {12}
+    assert len({tuple(ids) for ids in drawn}) == 200
 
 
 def test_a_chat_holds_one_message(served: Served, proxy: Proxy) -> None:

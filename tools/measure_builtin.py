@@ -33,6 +33,7 @@ class Measure(NamedTuple):
     seed_set: str
     lengths: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
+    backend: str = "native"
 
 
 LADDER = (
@@ -61,6 +62,7 @@ MEASURES = {
         )
         for task in ("single", "multikey@8", "overwrite@3")
     ],
+    "gdn": [Measure("gdn-hybrid", "builtin:gdn-hybrid", "needle", "full", 40, "reach", backend="hf")],
     "demo": [
         Measure("demo-hybrid", "builtin:hybrid", "demo", "full", 400, "reach-demo"),
         Measure("demo-hybrid-int8", "builtin:hybrid", "demo", "state-int8", 400, "reach-demo"),
@@ -88,7 +90,12 @@ def run(measure: Measure, work: Path) -> list[Trial]:
         path.write_text(yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
         suite = str(path)
     request = RunRequest(
-        suite=suite, model=measure.model, profile=measure.profile, seeds=measure.seeds, seed_set=measure.seed_set
+        suite=suite,
+        model=measure.model,
+        profile=measure.profile,
+        backend=measure.backend,
+        seeds=measure.seeds,
+        seed_set=measure.seed_set,
     )
     return run_suite(prepare(request), work / measure.name).trials()
 

@@ -16,6 +16,7 @@ import typer
 from evalgate import __version__
 from evalgate.cli import console, documents, evidence, kernels, runs
 from evalgate.cli.audit import audit
+from evalgate.cli.capacity import capacity
 from evalgate.cli.check import check
 from evalgate.cli.demo import demo
 from evalgate.cli.doctor import doctor
@@ -72,6 +73,7 @@ app.command()(check)
 app.command()(sweep)
 app.command()(audit)
 app.command()(rescore)
+app.command()(capacity)
 app.command()(state)
 app.command()(schema)
 app.add_typer(documents.suite, name="suite")

@@ -32,6 +32,7 @@ from evalgate.stats.boundaries import (
     pass_bounds,
     pass_min,
 )
+from evalgate.stats.kolmogorov import ks_two_sample
 from evalgate.stats.power import Chances, chances, expected_longest, seeds_to_pass
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "clopper_pearson",
     "exact",
     "expected_longest",
+    "ks_two_sample",
     "look_levels",
     "lower_bound",
     "mcnemar",
