@@ -73,12 +73,12 @@ def test_flips_are_named_and_the_old_run_stays(evalgate: Evalgate, old_run: RunF
 def test_what_cannot_be_judged_anew_is_said(evalgate: Evalgate, old_run: RunFolder, tmp_path: Path) -> None:
     """Redacted answers keep their outcome; answers that are gone and its own folder do not do."""
     trials = old_run.trials()
-    wrong = next(trial for trial in trials if misjudged(trial))
-    old_run.rewrite_answers(lambda text: f"{text} [card 1]" if text == wrong.answer else text, "2026-01-01")
+    right = next(trial for trial in trials if trial.outcome is Outcome.CORRECT)
+    old_run.rewrite_answers(lambda text: "[card 1]" if text == right.answer else text, "2026-01-01")
     made = json.loads(evalgate("rescore", old_run.path, "--json").out)
 
     assert made["left"] >= 1
-    assert wrong.trial_id not in {flip["trial_id"] for flip in made["flips"]}
+    assert right.trial_id not in {flip["trial_id"] for flip in made["flips"]}
     same = evalgate("rescore", old_run.path, "--out", old_run.path)
     assert same.code == ExitCode.REFUSED
     assert "is the run itself" in same.err
