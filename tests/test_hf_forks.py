@@ -38,6 +38,24 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**LINEAR, "num_hidden_layers": 4},
     "olmo_hybrid": {"num_hidden_layers": 4},
     "falcon_h1": {**MAMBA, "num_hidden_layers": 2, "mamba_d_ssm": 128},
+    "bailing_hybrid": {
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "layer_types": ["linear_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "dense"],
+        "head_dim": 16,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "linear_head_dim": 16,
+        "linear_num_heads": 4,
+        "num_local_experts": 8,
+        "n_group": 2,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
     "granitemoehybrid": {
         **MAMBA,
         "num_hidden_layers": 2,
@@ -56,7 +74,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
     torch.manual_seed(0)
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    config = AutoConfig.for_model(request.param, vocab_size=1812, **ends, **SMALL, **MODELS[request.param])
+    config = AutoConfig.for_model(request.param, vocab_size=1812, **(ends | SMALL | MODELS[request.param]))
     model = AutoModelForCausalLM.from_config(config).float()
     model.save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
