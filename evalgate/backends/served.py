@@ -196,25 +196,26 @@ class ServedBackend:
 
     async def _proven(self, ids: list[int], max_tokens: int, arm: str) -> Timed:
         """An answer that came the way that ``arm`` is there to test.  Raises ServerError where none did."""
-        if arm not in TRIES:
-            return await self._counted(ids, max_tokens)
-        for _ in range(TRIES[arm]):
-            if arm == "cold":
-                timed = await self._counted(self._form.salted(ids), max_tokens)
-                salted = timed.completion
-                unsalted = salted._replace(prompt_tokens=salted.prompt_tokens - self._form.salt.tokens)
-                timed = timed._replace(completion=unsalted)
-            else:
-                timed = await self._counted(ids, max_tokens)
-            cached = timed.completion.cached_tokens or 0
-            if cached <= self._form.salt_at if arm == "cold" else cached > 0:
+        way = {"cold": self._cold, "warm": self._warm}.get(arm, self._counted)
+        return await way(ids, max_tokens)
+
+    async def _cold(self, ids: list[int], max_tokens: int) -> Timed:
+        for _ in range(TRIES["cold"]):
+            found, first_s = await self._counted(self._form.salted(ids), max_tokens)
+            cached = found.cached_tokens or 0
+            if cached <= self._form.salt_at:
+                return Timed(found._replace(prompt_tokens=found.prompt_tokens - self._form.salt.tokens), first_s)
+        raise ServerError("cached-in-cold", f"{cached} tokens came from a cache in {TRIES['cold']} tries of arm cold")
+
+    async def _warm(self, ids: list[int], max_tokens: int) -> Timed:
+        for _ in range(TRIES["warm"]):
+            timed = await self._counted(ids, max_tokens)
+            if timed.completion.cached_tokens:
                 return timed
-        if arm == "cold":
-            raise ServerError("cached-in-cold", f"{cached} tokens came from a cache in {TRIES[arm]} tries of arm cold")
         raise ServerError(
             "no-hits",
-            f"no cached tokens were counted in {TRIES[arm]} tries of arm warm; let the server cache prefixes and count "
-            "them (vLLM: --enable-prefix-caching --enable-prompt-tokens-details)",
+            f"no cached tokens were counted in {TRIES['warm']} tries of arm warm; let the server cache prefixes and "
+            "count them (vLLM: --enable-prefix-caching --enable-prompt-tokens-details)",
         )
 
     async def _counted(self, ids: list[int], max_tokens: int) -> Timed:
