@@ -232,8 +232,9 @@ def test_odd_texts_are_kept(proxy: Proxy, served: Served) -> None:
     assert half.token_ids
 
 
-def test_what_a_server_publishes(proxy: Proxy, served: Served) -> None:
+def test_what_a_server_publishes(proxy: Proxy, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version and cache settings are in the engine's identity; what its counters rose by is among the run's own."""
+    monkeypatch.setattr("evalgate.backends.server_facts.LOOK_S", 0.0)
     proxy.pages["/version"] = b'{"version": "0.32.0"}'
     proxy.pages["/metrics"] = (METRICS % (4000, 25)).encode()
     backend = open_backend(proxy.base_url, served.model)

@@ -160,7 +160,7 @@ class ServedBackend:
             first, rest = ask.questions[:1], ask.questions[1:]
             answers += [await self._one(group, ask, question) for question in first]
             answers += await asyncio.gather(*(self._one(group, ask, question) for question in rest))
-        await self._facts.look()
+        await self._facts.glance()
         return answers
 
     async def _one(self, group: Group, ask: Ask, question: Question) -> Answer:

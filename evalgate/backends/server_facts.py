@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 from evalgate.backends.http_client import HttpClient
@@ -16,6 +17,8 @@ SETTINGS = "cache_config_info"
 """Ends the name of the metric whose labels are the settings of vLLM's cache."""
 COUNTED = ("prefix_cache_hits", "prefix_cache_queries", "cached_tokens", "preemptions", "evict", "retract")
 """Parts of the names of counters that say what became of caches (vLLM, SGLang)."""
+LOOK_S = 2.0
+"""Seconds between two looks at the metrics of a server that is being asked."""
 GAUGES = ("cache_usage_perc", "token_usage")
 """Ends of the names of gauges of how full a cache is, 0 to 1."""
 
@@ -27,6 +30,7 @@ class ServerFacts:
         self._http = http
         self._root = http.base_url.removesuffix("/v1")
         self._has_metrics = True
+        self._looked = 0.0
         self._before: dict[str, float] | None = None
         self._after: dict[str, float] = {}
         self._fullest: dict[str, float] = {}
@@ -40,8 +44,14 @@ class ServerFacts:
         self.version = _version(page)
         await self.look()
 
+    async def glance(self) -> None:
+        """Look, unless that was done a moment ago: the page is long, and questions wait for it."""
+        if time.monotonic() - self._looked >= LOOK_S:
+            await self.look()
+
     async def look(self) -> None:
         """Look at the metrics, where there are any."""
+        self._looked = time.monotonic()
         page = await self._http.peek(f"{self._root}/metrics") if self._has_metrics else None
         if page is None:
             self._has_metrics = False
