@@ -63,6 +63,7 @@ def test_identity_and_settings_agree(backends: tuple[Backend, Backend]) -> None:
     assert a == b
     engine, other = native.engine_id(1024, ["default"]), hf.engine_id(1024, ["default"])
     assert engine.effective_profile == effective(FULL)
+    assert other.effective_profile.keys() == {"state", "snapshot", "kv", "forks", "transformers"}
     for section in ("state", "snapshot", "kv"):
         assert other.effective_profile[section] == effective(FULL)[section]
     assert engine.arm_paths == other.arm_paths == {"default": "fork"}

@@ -165,6 +165,23 @@ def test_cold_prompts_are_new_to_any_cache(proxy: Proxy, served: Served) -> None
     assert (answer.finish_reason, answer.error_code) == ("error", "cached-in-cold")
 
 
+def test_a_cold_chat_has_its_salt_before_the_users_words(proxy: Proxy, served: Served) -> None:
+    """The template stays the server's; the plan's tokens hold as in the arm without salt."""
+    backend = open_backend(proxy.base_url, served.model, api="chat")
+    head, tail = (backend.tokenizer.encode(piece) for piece in backend.tokenizer.render_chat()[:2])
+    plain = group_of(backend, 1)
+    tails = [question._replace(tail=question.tail + tail) for question in plain.asks[0].questions]
+    tokens = head + plain.tokens
+    asked = [q._replace(expected_prompt_tokens=len(tokens) + len(q.tail)) for q in tails]
+    proxy.asked.clear()
+    (answer,) = backend.answer(plain._replace(tokens=tokens, asks=[Ask(len(tokens), asked, "cold")]))
+    (message,) = proxy.asked[0]["messages"]
+
+    assert (answer.error, answer.prompt_tokens) == (None, asked[0].expected_prompt_tokens)
+    assert message["content"][:12].isdigit()
+    assert message["content"][12:].startswith("\nThe access number")
+
+
 def test_warm_is_proven_by_hits(proxy: Proxy, served: Served) -> None:
     """A prompt is repeated until the server counts cached tokens; without any it is no answer."""
     backend = open_backend(proxy.base_url, served.model)
